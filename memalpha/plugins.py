@@ -9,10 +9,12 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from memalpha.errors import InputError
+from memalpha.errors import InputError, MissingExtraError
 
 # group: what the object that an entry point names is
 GROUPS: Mapping[str, str] = {
+    "memalpha.clients": "a class or function that memalpha.clients offers under the entry's name",
+    "memalpha.routes": "a class of the form memalpha.use.routes.Routes, routes of the server",
     "memalpha.verbs": "a function that adds verbs to a typer.Typer, the command line",
 }
 
@@ -36,11 +38,18 @@ def find_plugins(group: str) -> Mapping[str, EntryPoint]:
     return found
 
 
-def load_plugin(entry: EntryPoint) -> Any:
-    """Import what an entry point names; InputError, with its cause, if that fails."""
+def load_plugin(entry: EntryPoint, extra: str = "") -> Any:
+    """Import what an entry point names.
+
+    InputError, with its cause, if that fails; MissingExtraError if it is one of this package and a
+    library is missing that ``extra`` provides.
+    """
     try:
         return entry.load()
     except (ImportError, AttributeError) as error:
+        is_own = entry.value.startswith("memalpha.")
+        if extra and is_own and isinstance(error, ModuleNotFoundError):
+            raise MissingExtraError(str(error.name), extra) from error
         raise InputError(
             f"the entry point {entry.name!r} of {entry.group!r} cannot be loaded: {error}",
             expected=f"{GROUPS[entry.group]} at {entry.value}",

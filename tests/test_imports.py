@@ -38,7 +38,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("audit",),
     ("measure", "use"),
     ("cli", "clients"),
-    ("contrib", "contrib.router"),
+    ("contrib", "contrib.clients", "contrib.router"),
     ("__main__", "memalpha"),
 )
 
@@ -53,9 +53,9 @@ DOORS: Mapping[str, frozenset[str]] = {
     "fastapi": frozenset({"memalpha.use.api", "memalpha.use.server"}),
     "mcp": frozenset({"memalpha.use.api", "memalpha.use.server"}),
     "uvicorn": frozenset({"memalpha.use.server"}),
-    "anthropic": frozenset({"memalpha.clients.claude"}),
-    "langgraph": frozenset({"memalpha.clients.langgraph"}),
-    "openai": frozenset({"memalpha.clients.openai"}),
+    "anthropic": frozenset({"memalpha.contrib.clients.claude"}),
+    "langgraph": frozenset({"memalpha.contrib.clients.langgraph"}),
+    "openai": frozenset({"memalpha.contrib.clients.openai"}),
     "vllm": frozenset({"memalpha.generation.vllm_process"}),
 }
 

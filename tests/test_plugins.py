@@ -14,12 +14,54 @@ def add_verbs(app):
 """
 
 
-def install(site, package, point):
+ROUTES = """
+from starlette.responses import PlainTextResponse
+
+class Hello:
+    options = None
+    names_user = False
+    max_body_bytes = 5
+
+    @classmethod
+    def build(cls, operations, callers, config, options):
+        return cls()
+
+    def owns(self, path):
+        return path == "/hello"
+
+    def add_to(self, app):
+        async def hello(request):
+            return PlainTextResponse(f"hello {(await request.body()).decode()}")
+        app.add_route("/hello", hello, methods=["POST"])
+
+    def respond(self, problem):
+        return PlainTextResponse(f"no: {problem.what}", status_code=problem.status)
+"""
+
+SERVE = """
+import sys; sys.path.append(sys.argv[1])
+from starlette.testclient import TestClient
+from memalpha import MemoryAgent
+from memalpha.use.access import Callers, Grant, ServeConfig
+from memalpha.use.server import build_app
+
+app = build_app(
+    MemoryAgent.without_model(store=":memory:"), ServeConfig(), Callers(Grant("local", "a"))
+)
+with TestClient(app, base_url="http://127.0.0.1") as client:
+    for body in ("Ada", "everybody"):
+        answer = client.post("/hello", content=body)
+        print(answer.status_code, answer.text)
+    print(client.get("/v1/memory").json()["total"], client.get("/v1/ping").json()["status"])
+"""
+
+
+def install(site, package, point, group="memalpha.verbs"):
     """Write what pip leaves behind of a package with one entry point."""
     info = site / f"{package}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[memalpha.verbs]\n{point}\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{point}\n")
 
 
 def call(site, *words):
@@ -56,3 +98,14 @@ def test_one_name_of_two_packages_is_refused(tmp_path):
     done = call(tmp_path, "greet", "Ada")
     assert done.returncode == 1 and "polite:add_verbs and rude:add_verbs" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_package_adds_routes_to_the_server(tmp_path):
+    (tmp_path / "polite.py").write_text(ROUTES)
+    install(tmp_path, "polite", "hello = polite:Hello", "memalpha.routes")
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, str(tmp_path)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout.splitlines() == ["200 hello Ada", "413 no: the request's body", "0 ok"], (
+        done.stderr
+    )

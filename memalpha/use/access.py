@@ -25,7 +25,6 @@ from urllib.parse import unquote
 from pydantic import Field, PositiveInt, StrictStr
 
 from memalpha.config import Options, read, read_yaml
-from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError
 from memalpha.store.journal import Namespace
 from memalpha.types import JsonObject
@@ -72,13 +71,6 @@ class ServeConfig(Options):
         max_text_tokens: Longest text to add, in tokens of the policy; it is read in pieces that fit
             a prompt.
         max_requests: Concurrent requests; more get 503.
-        upstream: An OpenAI-compatible server, URL including the version, before which
-            ``/v1/chat/completions`` and ``/v1/responses`` are offered with the memory; its key is
-            $MEMALPHA_API_KEY. Empty: none.
-        upstream_model: The name of the chat model there, whichever a request names; empty: that
-            one.
-        upstream_seconds: Time limit of a request there between two pieces of its answer.
-        upstream_bytes: Longest body of a request to it, in bytes: photos and sound are no text.
         body_seconds: Time limit to receive a request body, in seconds.
         stop_seconds: Time limit for running requests when the server stops, in seconds.
     """
@@ -90,17 +82,8 @@ class ServeConfig(Options):
     max_body_bytes: PositiveInt = 1_048_576
     max_text_tokens: PositiveInt = 16_384
     max_requests: PositiveInt = 64
-    upstream: str = ""
-    upstream_model: str = ""
-    upstream_seconds: PositiveInt = 300
-    upstream_bytes: PositiveInt = 33_554_432
     body_seconds: PositiveInt = 30
     stop_seconds: PositiveInt = 60
-
-    def check(self) -> None:
-        """Raise InputError for a wrong URL of the upstream, or a key that cannot be one."""
-        if self.upstream:
-            ChatClient(self.upstream, self.upstream_model or "any")
 
     @property
     def loopback(self) -> bool:

@@ -97,7 +97,16 @@ async def test_several_long_bodies_may_arrive_at_once(number, left):
     async def answer(scope, receive, send):
         await Response("taken")(scope, receive, send)
 
-    config = ServeConfig(upstream="http://127.0.0.1:9/v1", max_body_bytes=10, upstream_bytes=1000)
+    class Uploads:
+        options, names_user, max_body_bytes = None, False, 1000
+
+        def owns(self, path):
+            return path == "/upload"
+
+        def respond(self, problem):
+            return Response("not taken", status_code=problem.status)
+
+    config = ServeConfig(max_body_bytes=10)
     began = 0
 
     async def body():
@@ -109,11 +118,11 @@ async def test_several_long_bodies_may_arrive_at_once(number, left):
         await asyncio.sleep(0.1)
         yield b"x" * 10
 
-    app = Gate(answer, config, Callers(GRANTS))
+    app = Gate(answer, config, Callers(GRANTS), [Uploads()])
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://127.0.0.1"
     ) as http:
-        sent = [http.post("/v1/embeddings", content=body(), **by("to a")) for _ in range(number)]
+        sent = [http.post("/upload", content=body(), **by("to a")) for _ in range(number)]
         statuses = [answer.status_code for answer in await asyncio.gather(*sent)]
     assert statuses == [408] * (number - left) + [200] * left
 

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
 
+from memalpha.contrib.clients.chatting import ChatMemory
 from memalpha.conversation.messages import USER
 from memalpha.errors import InputError
 from memalpha.store.journal import Namespace
 from memalpha.types import JsonMapping, JsonObject
-from memalpha.use.chatting import ChatMemory
 
 MAX_HEARD = 2**24
 """Most bytes of an answer that are held to be remembered."""

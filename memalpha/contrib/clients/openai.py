@@ -27,12 +27,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from memalpha.contrib.clients.chatting import RECALL_TOKENS, ChatMemory
+from memalpha.contrib.clients.exchange import CHAT, RESPONSES, ApiForm, Exchange
 from memalpha.errors import ServiceError
 from memalpha.store.journal import Namespace
 from memalpha.types import JsonObject
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.chatting import RECALL_TOKENS, ChatMemory
-from memalpha.use.exchange import CHAT, RESPONSES, ApiForm, Exchange
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI, OpenAI
@@ -52,7 +52,7 @@ def wrap(
     """Return a client of OpenAI like ``client``, which stays as it is, with the memory of an agent.
 
     ``recall_tokens``: most tokens of passages that a request gets. InputError without a namespace
-    if the agent has a store. See ``memalpha.clients.openai``.
+    if the agent has a store. See ``memalpha.contrib.clients.openai``.
     """
     agent.memory(namespace)  # raises what a call would raise later
     return _wrapped(client.copy(), ChatMemory(agent, recall_tokens), namespace, [])

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
+from memalpha.contrib.clients.chatting import ChatMemory
+from memalpha.contrib.clients.exchange import CHAT, MAX_HEARD, RESPONSES, Exchange
 from memalpha.errors import InputError
 from memalpha.memory.schema import ARCHIVE
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.chatting import ChatMemory
-from memalpha.use.exchange import CHAT, MAX_HEARD, RESPONSES, Exchange
 
 
 @pytest.fixture

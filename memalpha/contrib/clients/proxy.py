@@ -18,6 +18,7 @@ import logging
 import os
 import zlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
@@ -25,20 +26,29 @@ from urllib.parse import unquote
 
 import httpx2
 from anyio import to_thread
+from pydantic import PositiveInt
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
+from memalpha.config import Options
+from memalpha.contrib.clients.chatting import ChatMemory
+from memalpha.contrib.clients.exchange import (
+    CHAT,
+    MAX_HEARD,
+    REFUSALS,
+    RESPONSES,
+    ApiForm,
+    Exchange,
+)
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError
 from memalpha.types import JsonObject
-from memalpha.use.access import CALLER, Caller, Problem, ServeConfig
+from memalpha.use.access import CALLER, Caller, Callers, Problem, ServeConfig
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.api import respond
-from memalpha.use.chatting import ChatMemory
-from memalpha.use.exchange import CHAT, MAX_HEARD, REFUSALS, RESPONSES, ApiForm, Exchange
-from memalpha.use.operations import problem_of
+from memalpha.use.operations import Operations, problem_of
 
 _LOG = logging.getLogger(__name__)
 _ROOT = "/v1/"
@@ -72,33 +82,80 @@ _MOST_VALUES = (
 _GZIP = ("gzip", "x-gzip", "deflate")
 
 
-def is_proxied(path: str) -> bool:
-    """Whether the path of a request is one that is passed on to the upstream."""
+@dataclass(frozen=True, slots=True)
+class ProxyOptions(Options):
+    """The server before which OpenAI's routes are offered with the memory.
+
+    Attributes:
+        upstream: An OpenAI-compatible server, URL including the version, before which
+            ``/v1/chat/completions`` and ``/v1/responses`` are offered with the memory; its key is
+            $MEMALPHA_API_KEY. Empty: none.
+        upstream_model: The name of the chat model there, whichever a request names; empty: that
+            one.
+        upstream_seconds: Time limit of a request there between two pieces of its answer.
+        upstream_bytes: Longest body of a request to it, in bytes: photos and sound are no text.
+    """
+
+    upstream: str = ""
+    upstream_model: str = ""
+    upstream_seconds: PositiveInt = 300
+    upstream_bytes: PositiveInt = 33_554_432
+
+    def check(self) -> None:
+        """Raise InputError for a wrong URL of the upstream, or a key that cannot be one."""
+        if self.upstream:
+            ChatClient(self.upstream, self.upstream_model or "any")
+
+
+class ProxyRoutes:
+    """The routes of ``memalpha serve --upstream URL``."""
+
+    options = ProxyOptions
+    names_user = False
+
+    def __init__(self, agent: MemoryAgent, config: ServeConfig, options: ProxyOptions) -> None:
+        self._proxy = _Proxy(agent, config, options)
+        self.max_body_bytes = options.upstream_bytes
+
+    @classmethod
+    def build(
+        cls, operations: Operations, callers: Callers, config: ServeConfig, options: ProxyOptions
+    ) -> "ProxyRoutes | None":
+        """Return the routes; None without an upstream."""
+        return cls(operations.agent, config, options) if options.upstream else None
+
+    def owns(self, path: str) -> bool:
+        """Whether the path of a request is one that is passed on to the upstream."""
+        return _is_proxied(path)
+
+    def add_to(self, app: Starlette) -> None:
+        """Add the routes to an application behind a ``Gate``, after all other ones."""
+        for form in _FORMS.values():
+            app.add_route(f"{_ROOT}{form.route}", self._proxy.endpoint(form), methods=["POST"])
+        for route in _PASSED:
+            app.add_route(f"{_ROOT}{route}", self._proxy.endpoint(None), methods=["POST"])
+        for route in (_MODELS, f"{_MODELS}/{{name:path}}"):
+            app.add_route(f"{_ROOT}{route}", self._proxy.endpoint(None), methods=["GET"])
+        app.add_route(f"{_ROOT}{{route:path}}", _refuse, methods=list(_METHODS))
+
+    def respond(self, problem: Problem) -> Response:
+        """Return the response for a problem with the message that clients of OpenAI show."""
+        return _told(problem)
+
+
+def _is_proxied(path: str) -> bool:
     route = path.removeprefix(_ROOT) if path.startswith(_ROOT) else ""
     return route in _FORMS or route in _PASSED or _names_models(route)
 
 
-def told(problem: Problem) -> Response:
-    """Return the response for a problem with the message that clients of OpenAI show."""
+def _told(problem: Problem) -> Response:
     parts = [part for part in (problem.what, problem.expected, problem.fix) if part]
     error = {"message": "; ".join(parts), "type": "memalpha", "param": None, "code": None}
     return respond(problem, more={"error": error})
 
 
-def add_proxy_routes(app: Starlette, agent: MemoryAgent, config: ServeConfig) -> None:
-    """Add the routes to an application behind a ``Gate``, after all other ones."""
-    proxy = _Proxy(agent, config)
-    for form in _FORMS.values():
-        app.add_route(f"{_ROOT}{form.route}", proxy.endpoint(form), methods=["POST"])
-    for route in _PASSED:
-        app.add_route(f"{_ROOT}{route}", proxy.endpoint(None), methods=["POST"])
-    for route in (_MODELS, f"{_MODELS}/{{name:path}}"):
-        app.add_route(f"{_ROOT}{route}", proxy.endpoint(None), methods=["GET"])
-    app.add_route(f"{_ROOT}{{route:path}}", _refuse, methods=list(_METHODS))
-
-
 async def _refuse(request: Request) -> Response:
-    return told(
+    return _told(
         Problem(
             HTTPStatus.NOT_FOUND,
             f"no {request.method} {request.url.path}",
@@ -170,16 +227,16 @@ class _Answer:
 
 
 class _Proxy:
-    def __init__(self, agent: MemoryAgent, config: ServeConfig) -> None:
+    def __init__(self, agent: MemoryAgent, config: ServeConfig, options: ProxyOptions) -> None:
         key = os.environ.get(ChatClient.api_key_env, "").strip()
-        self._url = config.upstream.rstrip("/")
-        self._model = config.upstream_model
+        self._url = options.upstream.rstrip("/")
+        self._model = options.upstream_model
         self._memory = ChatMemory(agent, max_text_tokens=config.max_text_tokens)
         # packed, a few bytes could be gigabytes
         headers = {"Accept-Encoding": "identity"}
         self._http = httpx2.AsyncClient(
             headers={**headers, "Authorization": f"Bearer {key}"} if key else headers,
-            timeout=config.upstream_seconds,
+            timeout=options.upstream_seconds,
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # one jar for all users
         )
 
@@ -187,7 +244,7 @@ class _Proxy:
         """Return the handler of a route; without a form it has no memory."""
 
         async def handle(request: Request) -> Response:
-            if not is_proxied(request.scope["path"]):
+            if not _is_proxied(request.scope["path"]):
                 return await _refuse(request)
             try:
                 packed = request.headers.get("content-encoding", "identity")
@@ -201,7 +258,7 @@ class _Proxy:
                     return await self._pass(request)
                 return await self._complete(form, request)
             except Problem as problem:
-                return told(problem)
+                return _told(problem)
 
         return handle
 

@@ -27,6 +27,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from memalpha.contrib.clients.filters import ENTITIES, NONE, Filter, every, read_filters, time_of
 from memalpha.errors import InputError, JournalDamagedError
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import ARCHIVE, SectionKind
@@ -34,8 +35,8 @@ from memalpha.retrieval.archive import archive_chunk
 from memalpha.store.journal import Event, Namespace, Origin
 from memalpha.text import is_text, to_iso
 from memalpha.types import Change, Chunk, Entry, JsonObject, Operation, OperationKind
-from memalpha.use.access import HEADERS, Caller, Callers, Problem, agreed
-from memalpha.use.filters import ENTITIES, NONE, Filter, every, read_filters, time_of
+from memalpha.use.access import HEADERS, Caller, Callers, Problem, ServeConfig, agreed
+from memalpha.use.api import respond
 from memalpha.use.operations import ENDPOINTS, Operations, invalid, problem_of
 
 _PATH = re.compile(
@@ -189,36 +190,56 @@ _Answer = Callable[[_Asked], Any]
 _Route = tuple[_Answer, tuple[str, ...]]  # with the fields that have an effect
 
 
-def is_mem0(path: str) -> bool:
-    """Whether a path is one of Mem0's, whose requests name their user in body, query or id."""
-    return _PATH.fullmatch(path) is not None
+class Mem0Routes:
+    """The routes of Mem0's clients, which a server always has."""
 
+    options = None
+    names_user = True
 
-def add_mem0_routes(app: Starlette, operations: Operations, callers: Callers) -> None:
-    """Add the routes to an application behind a ``Gate``."""
-    routes = _Mem0(operations, callers)
+    def __init__(self, operations: Operations, callers: Callers, config: ServeConfig) -> None:
+        self._mem0 = _Mem0(operations, callers)
+        self._callers = callers
+        self.max_body_bytes = config.max_body_bytes
 
-    def endpoint(
-        answer: _Answer, fields: Sequence[str]
+    @classmethod
+    def build(
+        cls, operations: Operations, callers: Callers, config: ServeConfig, options: None
+    ) -> "Mem0Routes":
+        """Return the routes."""
+        return cls(operations, callers, config)
+
+    def owns(self, path: str) -> bool:
+        """Whether the path of a request is one of these."""
+        return _PATH.fullmatch(path) is not None
+
+    def respond(self, problem: Problem) -> Response:
+        """Return the response for a problem, as of the server's own routes."""
+        return respond(problem)
+
+    def add_to(self, app: Starlette) -> None:
+        """Add the routes to an application behind a ``Gate``."""
+        for paths, methods in _routes(self._mem0).items():
+            for path in paths:
+                for method, (answer, fields) in methods.items():
+                    app.add_route(path, self._endpoint(answer, fields), methods=[method])
+        app.add_route("/v1/ping", _ping, methods=["GET"])
+
+    def _endpoint(
+        self, answer: _Answer, fields: Sequence[str]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             sent, nulls = _sent(request, await request.body(), fields)
-            grant = callers.granted(request.headers)
-            pinned = callers.pinned(request.headers)
+            grant = self._callers.granted(request.headers)
+            pinned = self._callers.pinned(request.headers)
             asked = _Asked(sent, nulls, request.path_params, grant.name, pinned)
-            return JSONResponse(await to_thread.run_sync(routes.guarded, answer, asked))
+            return JSONResponse(await to_thread.run_sync(self._mem0.guarded, answer, asked))
 
         return handle
 
-    async def ping(_: Request) -> Response:
-        own = {"org_id": _OWN, "project_id": _OWN}
-        return JSONResponse({"status": "ok", "user_email": None, **own})
 
-    for paths, methods in _routes(routes).items():
-        for path in paths:
-            for method, (answer, fields) in methods.items():
-                app.add_route(path, endpoint(answer, fields), methods=[method])
-    app.add_route("/v1/ping", ping, methods=["GET"])
+async def _ping(_: Request) -> Response:
+    own = {"org_id": _OWN, "project_id": _OWN}
+    return JSONResponse({"status": "ok", "user_email": None, **own})
 
 
 def _routes(routes: "_Mem0") -> dict[tuple[str, ...], dict[str, _Route]]:

@@ -13,8 +13,8 @@ from openai import APIStatusError, OpenAI
 from servers import ENVIRONMENT, client, line, running, tokens_file
 from stub_server import Fault, StubServer, completion, error
 
+from memalpha.contrib.clients.proxy import ProxyOptions
 from memalpha.errors import InputError
-from memalpha.use.access import ServeConfig
 
 HISTORY = [
     {"role": "system", "content": "Be kind."},
@@ -165,7 +165,7 @@ def test_an_upstream_that_is_gone_is_told_and_one_that_is_no_url_refused(tmp_pat
         body = {"messages": [{"role": "user", "content": "x"}]}
         assert httpx.post(url, json=body, trust_env=False).status_code == 502
     with pytest.raises(InputError, match="endpoint 'localhost:8000'"):
-        ServeConfig(upstream="localhost:8000")
+        ProxyOptions(upstream="localhost:8000")
 
 
 # ------------------------------------------------------------------------------------------------
