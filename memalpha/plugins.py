@@ -4,7 +4,7 @@ A package declares an entry point in one of the groups below (pyproject.toml, ta
 ``project.entry-points``); once it is installed it is found.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -15,6 +15,7 @@ from memalpha.errors import InputError, MissingExtraError
 GROUPS: Mapping[str, str] = {
     "memalpha.clients": "a class or function that memalpha.clients offers under the entry's name",
     "memalpha.routes": "a class of the form memalpha.use.routes.Routes, routes of the server",
+    "memalpha.systems": "a subclass of memalpha.measure.systems.System, compared by evaluate",
     "memalpha.verbs": "a function that adds verbs to a typer.Typer, the command line",
 }
 
@@ -55,3 +56,15 @@ def load_plugin(entry: EntryPoint, extra: str = "") -> Any:
             expected=f"{GROUPS[entry.group]} at {entry.value}",
             fix="install its package again, or uninstall it",
         ) from error
+
+
+def load_plugins(group: str, own: Collection[str] = ()) -> dict[str, Any]:
+    """Import all of a group, by name; InputError if one has a name that is taken by ``own``."""
+    found = find_plugins(group)
+    for name in found.keys() & set(own):
+        raise InputError(
+            f"the entry point {name!r} of {group!r} has the name of a built-in one",
+            expected="a name of its own",
+            fix="uninstall the package that has it",
+        )
+    return {name: load_plugin(entry) for name, entry in found.items()}

@@ -38,7 +38,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("audit",),
     ("measure", "use"),
     ("cli", "clients"),
-    ("contrib", "contrib.clients", "contrib.router"),
+    ("contrib", "contrib.benchmarks", "contrib.clients", "contrib.router"),
     ("__main__", "memalpha"),
 )
 

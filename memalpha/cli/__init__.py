@@ -42,8 +42,6 @@ VERBS: Mapping[Callable[..., int | None], Mapping[str, bool]] = {
     training.train: TAKES_OPTIONS,
     training.rollout: TAKES_OPTIONS,
     evaluate.evaluate: TAKES_OPTIONS,
-    evaluate.scoreboard: TAKES_OPTIONS,
-    evaluate.poison: {},
     evaluate.report: {},
     evaluate.compare: {},
     evaluate.inspect: {},

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from servers import bearer, client, line, running, tokens_file
 
-from memalpha.measure.mem0 import MemoryServer, ServerOptions
+from memalpha.contrib.benchmarks.server import MemoryServer, ServerOptions
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.store.exchange import export_journal, import_journal
 from memalpha.store.journal import Journal, Namespace, Origin

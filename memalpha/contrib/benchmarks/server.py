@@ -8,17 +8,23 @@ are tried again; at last they are a ServiceError. A wrong key or address is an I
 
 import logging
 import os
+import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
+from uuid import uuid4
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from typing_extensions import override
 
+from memalpha.agent.rollout import StepCallback
 from memalpha.config import Options
 from memalpha.endpoints import Transient
 from memalpha.errors import InputError, ServiceError
-from memalpha.types import Chunk, JsonMapping
+from memalpha.measure.systems import Setting, System
+from memalpha.record.measure import IngestedMemory
+from memalpha.types import Chunk, Instance, JsonMapping, Question
 
 log = logging.getLogger(__name__)
 _CHUNK = "memalpha_chunk"  # key of the metadata
@@ -179,3 +185,85 @@ class MemoryServer:
             return response.json() if response.content else {}
         except ValueError as error:
             raise Transient(f"the reply is no JSON: {response.text[:_SHOWN]}") from error
+
+
+# ------------------------------------------------------------------------------------------------
+# a server as a system that is compared
+_SPOKEN = re.compile(r"^(?:\[[^]]*\] )?(?:(?:user|assistant): )?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedMemory(IngestedMemory):
+    """The memories that a server keeps of one input, under a user of its own.
+
+    If the server does not give back where one is from, it is of the last chunk with its words.
+    """
+
+    server: MemoryServer
+    user: str
+    chunks: tuple[Chunk, ...]
+
+    @override
+    def passages(self, question: Question, budget: int) -> tuple[str, ...]:
+        return tuple(text for text, _ in self.sourced(question, budget))
+
+    @override
+    def sourced(self, question: Question, budget: int) -> list[tuple[str, int | None]]:
+        sourced = []
+        for text, chunk in self.server.search(self.user, question.text):
+            said = _SPOKEN.sub("", text)
+            with_it = [index for index, each in enumerate(self.chunks) if said in each.text]
+            sourced.append((text, with_it[-1] if chunk is None and with_it else chunk))
+        return sourced
+
+    @override
+    def close(self) -> None:
+        self.server.delete(self.user)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mem0Server(ServerOptions, System):
+    """Any server in Mem0's shape: a chunk is added as a message, a question is searched.
+
+    Each input has a user of its own, who is deleted once all questions are asked.
+    """
+
+    writes_counted = False
+
+    @override
+    def check_fits(self, setting: Setting, instances: Sequence[Instance]) -> None:
+        MemoryServer(self).search(_new_user(), "Does the server answer?")
+
+    @override
+    def ingest_all(
+        self,
+        setting: Setting,
+        instances: Sequence[Instance],
+        seed: int,
+        on_step: StepCallback | None = None,
+    ) -> list[IngestedMemory]:
+        server = MemoryServer(self)
+        memories: list[IngestedMemory] = []
+        try:
+            for instance in instances:
+                user = _new_user()
+                empty = ServedMemory(
+                    memory_tokens=0, server=server, user=user, chunks=instance.chunks
+                )
+                memories.append(empty)
+                for index, chunk in enumerate(instance.chunks):
+                    server.add(user, chunk, index)
+                    if on_step:
+                        on_step(index + 1, len(instance.chunks))
+                entries = tuple(server.memories(user))
+                tokens = sum(map(setting.count, entries))
+                memories[-1] = replace(empty, memory_tokens=tokens, entries=entries)
+        except BaseException:
+            for memory in memories:
+                memory.close()
+            raise
+        return memories
+
+
+def _new_user() -> str:
+    return f"memalpha-{uuid4().hex}"

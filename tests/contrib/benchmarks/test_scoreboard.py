@@ -15,11 +15,11 @@ from stubs import setting
 from examples import MARTA, result
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
+from memalpha.contrib.benchmarks import server as mem0
+from memalpha.contrib.benchmarks.scoreboard import PUBLISHED, SETS, Board, board_rows, main_table
 from memalpha.errors import InputError, ServiceError
-from memalpha.measure import mem0
 from memalpha.measure.evidence import LooksForEvidence
 from memalpha.measure.options import make_system
-from memalpha.measure.scoreboard import PUBLISHED, SETS, Board, board_rows, main_table
 from memalpha.measure.summary import Summary, compare_groups
 from memalpha.memory.memory import count_words
 from memalpha.models.policy import load_tokenizer
@@ -155,7 +155,7 @@ def test_the_row_of_a_system_by_hand():
 
 
 def test_published_numbers_are_of_the_sets_and_name_their_source():
-    text = resources.files("memalpha.measure").joinpath(PUBLISHED).read_text()
+    text = resources.files("memalpha.contrib.benchmarks").joinpath(PUBLISHED).read_text()
     for row in yaml.safe_load(text)["rows"]:
         assert row["set"] in SETS and ("published" in row) == ("source" in row)
         assert {"published", "reproduced"} & row.keys()

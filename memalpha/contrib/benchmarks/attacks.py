@@ -79,7 +79,7 @@ class Attack(NamedTuple):
 @cache
 def attacks() -> tuple[Attack, ...]:
     """Return the attacks of the package."""
-    path = resources.files("memalpha.measure") / "attacks.yaml"
+    path = resources.files("memalpha.contrib.benchmarks") / "attacks.yaml"
     rows = yaml.safe_load(path.read_text(encoding="utf-8"))
     return tuple(
         Attack(name, row["tries"], frozenset(map(Effect, row["succeeds"])), tuple(row["texts"]))

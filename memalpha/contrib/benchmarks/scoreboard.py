@@ -265,7 +265,8 @@ def write_board(folder: Path, board: Board) -> None:
     run = RunFolder(folder / "evaluation")
     rows = board_rows(run.config, summarise_evaluation(run.path), read_rows(run.path))
     budget = run.config["reader_tokens"]
-    published = yaml.safe_load(resources.files("memalpha.measure").joinpath(PUBLISHED).read_text())
+    file = resources.files("memalpha.contrib.benchmarks") / PUBLISHED
+    published = yaml.safe_load(file.read_text())
     record = {
         "budget": budget,
         "rows": list(map(asdict, rows)),
