@@ -38,7 +38,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("audit",),
     ("measure", "use"),
     ("cli", "clients"),
-    ("contrib", "contrib.router"),
+    ("contrib", "contrib.importing", "contrib.router"),
     ("__main__", "memalpha"),
 )
 

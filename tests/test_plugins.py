@@ -1,8 +1,10 @@
-"""Entry points: another package adds a verb; one that is broken or stands twice ends in one error."""
+"""Entry points: another package adds to this one; what is broken or stands twice ends in one error."""
 
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -14,12 +16,12 @@ def add_verbs(app):
 """
 
 
-def install(site, package, point):
+def install(site, package, point, group="memalpha.verbs"):
     """Write what pip leaves behind of a package with one entry point."""
     info = site / f"{package}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[memalpha.verbs]\n{point}\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{point}\n")
 
 
 def call(site, *words):
@@ -56,3 +58,52 @@ def test_one_name_of_two_packages_is_refused(tmp_path):
     done = call(tmp_path, "greet", "Ada")
     assert done.returncode == 1 and "polite:add_verbs and rude:add_verbs" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+SOURCE = """
+from memalpha.data.source import CommonOptions, Draft, Source, by_row
+from memalpha.types import Chunk, Question
+
+def read_line(row, options, count):
+    question = Question(row["question"].text(), row["answer"].answers())
+    return Draft(row.where, "lines", (Chunk(row["text"].text()),), [question])
+
+LINES = Source("lines", "a line a chunk: JSON Lines", by_row(read_line), CommonOptions)
+SQUAD = [Source("squad", "another one", by_row(read_line), CommonOptions)]
+NOTHING = [read_line]
+"""
+
+
+def prepare(site, point):
+    """Install a package with one entry point for sources, and prepare one line of ``lines``."""
+    (site / "data_of_lines.py").write_text(SOURCE)
+    install(site, "lines", point, "memalpha.sources")
+    file = site / "lines.jsonl"
+    file.write_text(
+        '{"text": "The cat is Biscuit.", "question": "Which cat?", "answer": "Biscuit"}'
+    )
+    return call(site, "prepare", "lines", "--input", str(file), "--output", str(site / "out"))
+
+
+def test_a_package_adds_a_data_source(tmp_path):
+    done = prepare(tmp_path, "lines = data_of_lines:LINES")
+    assert done.stdout.startswith("1 instances, 1 chunks, 1 questions"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("point", "said"),
+    [
+        ("lines = no_such_module_here:LINES", "No module named 'no_such_module_here'"),
+        ("lines = data_of_lines:NOTHING", "'lines' gives function"),
+        ("lines = data_of_lines:SQUAD", "gives a second data source 'squad'"),
+    ],
+)
+def test_a_data_source_that_is_none_is_named(tmp_path, point, said):
+    done = prepare(tmp_path, point)
+    assert done.returncode == 1 and said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_source_that_nobody_has_is_told_which_there_are(tmp_path):
+    done = call(tmp_path, "prepare", "nothing", "--output", str(tmp_path / "out"))
+    assert done.returncode == 1 and "'nothing'" in done.stderr and " own, " in done.stderr

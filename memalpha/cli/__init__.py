@@ -16,7 +16,7 @@ from typer import Typer
 from typer.exceptions import TyperException
 
 from memalpha import __version__
-from memalpha.cli import audit, chat, evaluate, importing, journal, serve, training
+from memalpha.cli import audit, chat, evaluate, journal, serve, training
 from memalpha.cli.console import (
     SafeFormatter,
     complain,
@@ -56,7 +56,6 @@ VERBS: Mapping[Callable[..., int | None], Mapping[str, bool]] = {
 }
 for verb, settings in VERBS.items():
     app.command(context_settings=dict(settings))(verb)
-app.command("import")(importing.import_file)
 app.add_typer(journal.app, name="journal")
 
 
