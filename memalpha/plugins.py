@@ -14,6 +14,7 @@ from memalpha.errors import InputError
 # group: what the object that an entry point names is
 GROUPS: Mapping[str, str] = {
     "memalpha.verbs": "a function that adds verbs to a typer.Typer, the command line",
+    "memalpha.detectors": "a function of names that returns a memalpha.use.guards.Guard",
     "memalpha.sources": "a memalpha.data.source.Source, or a list of them: data sets",
 }
 

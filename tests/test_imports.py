@@ -35,10 +35,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("data",),
     ("models", "update"),
     ("training", "store"),
-    ("audit",),
     ("measure", "use"),
     ("cli", "clients"),
-    ("contrib", "contrib.importing", "contrib.router"),
+    ("contrib", "contrib.audit", "contrib.importing", "contrib.router"),
     ("__main__", "memalpha"),
 )
 

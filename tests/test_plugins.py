@@ -107,3 +107,71 @@ def test_a_data_source_that_is_none_is_named(tmp_path, point, said):
 def test_a_source_that_nobody_has_is_told_which_there_are(tmp_path):
     done = call(tmp_path, "prepare", "nothing", "--output", str(tmp_path / "out"))
     assert done.returncode == 1 and "'nothing'" in done.stderr and " own, " in done.stderr
+
+
+GUARD = """
+class Guard:
+    def __init__(self, names):
+        self.names = names
+
+    def masked(self, text):
+        return text.replace("42", "[number]"), text.count("42")
+
+    def refusal(self, memory, index, chunk, operations):
+        loud = any(operation.content.isupper() for operation in operations)
+        return f"the guard {self.names}" if loud else ""
+
+    def forget_texts(self):
+        print("forgotten")
+
+def nothing(names):
+    return names
+"""
+
+AGENT = """
+import sys
+sys.path[:0] = [sys.argv[1], "tests"]
+from scripted import FACTS, ScriptedGenerator
+from memalpha import InputError, MemoryAgent
+from memalpha.agent.step import AgentStep
+from memalpha.models.registry import make_tokenizer
+
+step = AgentStep(FACTS, make_tokenizer(["facts"], 4096))
+script = ScriptedGenerator(["+ ANN HAS A CAT", "+ Ann has a cat"])
+try:
+    agent = MemoryAgent(step, script, guards=sys.argv[2:])
+except InputError as error:
+    sys.exit(f"error: {error}")
+for text in "the number is 42", "the password is hunter2!x":
+    added = agent.add(text)
+    print(added.removed, *(result.message for result in added.results if not result.ok))
+agent.forget("1")
+"""
+
+
+def use(site, point, *guards):
+    """Install a package with one entry point for detectors, and let a scripted agent use guards."""
+    (site / "watching.py").write_text(GUARD)
+    install(site, "watching", point, "memalpha.detectors")
+    command = [sys.executable, "-c", AGENT, str(site), *guards]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+
+
+def test_a_package_adds_a_guard_which_is_asked_beside_others(tmp_path):
+    pytest.importorskip("detect_secrets", reason="needs the extra audit")
+    done = use(tmp_path, "capitals = watching:Guard", "secrets", "capitals")
+    assert done.stdout.splitlines() == ["1 the guard ['capitals']", "1", "forgotten"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("point", "said"),
+    [
+        ("capitals = no_such_module_here:Guard", "No module named 'no_such_module_here'"),
+        ("capitals = watching:nothing", "'capitals' gives list ['capitals']"),
+        ("letters = watching:Guard", "guards ['capitals']\n  expected: some of assistant, "),
+    ],
+)
+def test_a_guard_that_is_none_is_named(tmp_path, point, said):
+    done = use(tmp_path, point, "capitals")
+    assert done.returncode == 1 and said in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
