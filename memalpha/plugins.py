@@ -14,7 +14,9 @@ from memalpha.errors import InputError, MissingExtraError
 # group: what the object that an entry point names is
 GROUPS: Mapping[str, str] = {
     "memalpha.clients": "a class or function that memalpha.clients offers under the entry's name",
+    "memalpha.detectors": "a function of names that returns a memalpha.use.guards.Guard",
     "memalpha.routes": "a class of the form memalpha.use.routes.Routes, routes of the server",
+    "memalpha.sources": "a memalpha.data.source.Source, or a list of them: data sets",
     "memalpha.systems": "a subclass of memalpha.measure.systems.System, compared by evaluate",
     "memalpha.verbs": "a function that adds verbs to a typer.Typer, the command line",
 }

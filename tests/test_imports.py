@@ -35,10 +35,16 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("data",),
     ("models", "update"),
     ("training", "store"),
-    ("audit",),
     ("measure", "use"),
     ("cli", "clients"),
-    ("contrib", "contrib.benchmarks", "contrib.clients", "contrib.router"),
+    (
+        "contrib",
+        "contrib.audit",
+        "contrib.benchmarks",
+        "contrib.clients",
+        "contrib.importing",
+        "contrib.router",
+    ),
     ("__main__", "memalpha"),
 )
 

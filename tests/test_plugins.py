@@ -1,8 +1,10 @@
-"""Entry points: another package adds a verb; one that is broken or stands twice ends in one error."""
+"""Entry points: another package adds to this one; what is broken or stands twice ends in one error."""
 
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -109,3 +111,120 @@ def test_a_package_adds_routes_to_the_server(tmp_path):
     assert done.stdout.splitlines() == ["200 hello Ada", "413 no: the request's body", "0 ok"], (
         done.stderr
     )
+
+
+SOURCE = """
+from memalpha.data.source import CommonOptions, Draft, Source, by_row
+from memalpha.types import Chunk, Question
+
+def read_line(row, options, count):
+    question = Question(row["question"].text(), row["answer"].answers())
+    return Draft(row.where, "lines", (Chunk(row["text"].text()),), [question])
+
+LINES = Source("lines", "a line a chunk: JSON Lines", by_row(read_line), CommonOptions)
+SQUAD = [Source("squad", "another one", by_row(read_line), CommonOptions)]
+NOTHING = [read_line]
+"""
+
+
+def prepare(site, point):
+    """Install a package with one entry point for sources, and prepare one line of ``lines``."""
+    (site / "data_of_lines.py").write_text(SOURCE)
+    install(site, "lines", point, "memalpha.sources")
+    file = site / "lines.jsonl"
+    file.write_text(
+        '{"text": "The cat is Biscuit.", "question": "Which cat?", "answer": "Biscuit"}'
+    )
+    return call(site, "prepare", "lines", "--input", str(file), "--output", str(site / "out"))
+
+
+def test_a_package_adds_a_data_source(tmp_path):
+    done = prepare(tmp_path, "lines = data_of_lines:LINES")
+    assert done.stdout.startswith("1 instances, 1 chunks, 1 questions"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("point", "said"),
+    [
+        ("lines = no_such_module_here:LINES", "No module named 'no_such_module_here'"),
+        ("lines = data_of_lines:NOTHING", "'lines' gives function"),
+        ("lines = data_of_lines:SQUAD", "gives a second data source 'squad'"),
+    ],
+)
+def test_a_data_source_that_is_none_is_named(tmp_path, point, said):
+    done = prepare(tmp_path, point)
+    assert done.returncode == 1 and said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_source_that_nobody_has_is_told_which_there_are(tmp_path):
+    done = call(tmp_path, "prepare", "nothing", "--output", str(tmp_path / "out"))
+    assert done.returncode == 1 and "'nothing'" in done.stderr and " own, " in done.stderr
+
+
+GUARD = """
+class Guard:
+    def __init__(self, names):
+        self.names = names
+
+    def masked(self, text):
+        return text.replace("42", "[number]"), text.count("42")
+
+    def refusal(self, memory, index, chunk, operations):
+        loud = any(operation.content.isupper() for operation in operations)
+        return f"the guard {self.names}" if loud else ""
+
+    def forget_texts(self):
+        print("forgotten")
+
+def nothing(names):
+    return names
+"""
+
+AGENT = """
+import sys
+sys.path[:0] = [sys.argv[1], "tests"]
+from scripted import FACTS, ScriptedGenerator
+from memalpha import InputError, MemoryAgent
+from memalpha.agent.step import AgentStep
+from memalpha.models.registry import make_tokenizer
+
+step = AgentStep(FACTS, make_tokenizer(["facts"], 4096))
+script = ScriptedGenerator(["+ ANN HAS A CAT", "+ Ann has a cat"])
+try:
+    agent = MemoryAgent(step, script, guards=sys.argv[2:])
+except InputError as error:
+    sys.exit(f"error: {error}")
+for text in "the number is 42", "the password is hunter2!x":
+    added = agent.add(text)
+    print(added.removed, *(result.message for result in added.results if not result.ok))
+agent.forget("1")
+"""
+
+
+def use(site, point, *guards):
+    """Install a package with one entry point for detectors, and let a scripted agent use guards."""
+    (site / "watching.py").write_text(GUARD)
+    install(site, "watching", point, "memalpha.detectors")
+    command = [sys.executable, "-c", AGENT, str(site), *guards]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+
+
+def test_a_package_adds_a_guard_which_is_asked_beside_others(tmp_path):
+    pytest.importorskip("detect_secrets", reason="needs the extra audit")
+    done = use(tmp_path, "capitals = watching:Guard", "secrets", "capitals")
+    assert done.stdout.splitlines() == ["1 the guard ['capitals']", "1", "forgotten"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("point", "said"),
+    [
+        ("capitals = no_such_module_here:Guard", "No module named 'no_such_module_here'"),
+        ("capitals = watching:nothing", "'capitals' gives list ['capitals']"),
+        ("letters = watching:Guard", "guards ['capitals']\n  expected: some of assistant, "),
+    ],
+)
+def test_a_guard_that_is_none_is_named(tmp_path, point, said):
+    done = use(tmp_path, point, "capitals")
+    assert done.returncode == 1 and said in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr

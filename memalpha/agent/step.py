@@ -205,7 +205,7 @@ class MemoryView:
 # ------------------------------------------------------------------------------------------------
 # prompts in, completions out
 
-Guard = Callable[[Memory, int, Chunk, Sequence[Operation]], str]
+Refusal = Callable[[Memory, int, Chunk, Sequence[Operation]], str]
 """Tells why the operations of a call on a chunk, by its index, are refused; empty: they are not."""
 
 _USER = "<chunk>\n{chunk}\n</chunk>\n<memory>\n{memory}\n</memory>"
@@ -312,7 +312,7 @@ class AgentStep:
         cut_off: bool = False,
         *,
         keep: bool = True,
-        guard: Guard | None = None,
+        guard: Refusal | None = None,
         labels: Sequence[Span] | None = None,
     ) -> StepOutcome:
         """Apply a completion of the chunk with this index, in place and in order.
@@ -337,7 +337,7 @@ class AgentStep:
         memory: Memory,
         index: int,
         chunk: Chunk,
-        guard: Guard | None,
+        guard: Refusal | None,
     ) -> list[OperationResult]:
         if isinstance(item, CallError):
             return [OperationResult(False, ResultCode.UNPARSED, item.message)]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from memalpha.audit.texts import masked
+from memalpha.contrib.audit.texts import masked
 from memalpha.credentials import without_secrets
 from memalpha.errors import InputError, MissingExtraError
 from memalpha.files import write_whole
@@ -23,11 +23,11 @@ _WIDTH, _HEIGHT = 700, 150  # of a curve, in its own units
 
 
 def write_page(path: Path, store: str, reports: Sequence[JsonMapping]) -> Path:
-    """Write the page of the audits of a store's namespaces (``cli.audit.AuditReport.shown``).
+    """Write the page of the audits of a store's namespaces (``verb.AuditReport.shown``).
 
     InputError if it cannot be written.
     """
-    templates = view.templates(autoescape=True)
+    templates = view.templates("memalpha.contrib.audit", autoescape=True)
     templates.filters["hidden"] = _hidden
     templates.globals.update(curve=curve, most=MOST, width=_WIDTH, height=_HEIGHT)
     style = resources.files("memalpha.measure").joinpath("templates", "site.css")

@@ -18,16 +18,16 @@ from stores import MARTA, opened
 
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
-from memalpha.conversation.exports import Export
+from memalpha.contrib.importing import run as importing
+from memalpha.contrib.importing.exports import Export
+from memalpha.contrib.importing.run import Imported, collect, import_messages, read_with
 from memalpha.errors import InputError, JournalConflictError, ServiceError
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.models.registry import make_tokenizer
 from memalpha.store.exchange import export_journal, import_journal
 from memalpha.store.journal import DurableMemory, Journal, RecordKind
 from memalpha.types import ResultCode
-from memalpha.use import importing
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.importing import Imported, collect, import_messages, read_with
 
 AT = ["2024-05-01T10:00:00+00:00", "2024-05-01T10:01:40+00:00"]
 SAID = [
@@ -441,7 +441,7 @@ from pathlib import Path
 from memalpha.cli import run
 sys.exit(run(["import", sys.argv[1], "--store", sys.argv[2], "--user", "marta"]))
 """
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def size_of(store):

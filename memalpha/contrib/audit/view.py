@@ -17,7 +17,7 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import chain
 
-from memalpha.audit.words import (
+from memalpha.contrib.audit.words import (
     CLOSE,
     OPEN,
     USER,

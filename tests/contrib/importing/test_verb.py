@@ -6,7 +6,8 @@ import signal
 import pytest
 from export_samples import LANGMEM, chatgpt
 
-from memalpha.cli import importing, run
+from memalpha.cli import run
+from memalpha.contrib.importing import verb
 from memalpha.memory.schema import MemorySchema
 from memalpha.store.journal import Journal, Namespace
 
@@ -102,8 +103,8 @@ def test_users_of_a_dump_and_messages_without_a_date_are_told(bring):
 
 
 def test_progress_is_told_where_there_is_no_terminal(bring, monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(importing, "_TELL_SECONDS", 0.0)
-    monkeypatch.setattr("memalpha.use.importing.BATCH", 1)
+    monkeypatch.setattr(verb, "_TELL_SECONDS", 0.0)
+    monkeypatch.setattr("memalpha.contrib.importing.run.BATCH", 1)
     file = tmp_path / "conversations.json"
     file.write_text(json.dumps([chatgpt()]))
     assert run(["import", str(file), "--store", str(tmp_path / "m.db"), "--user", "marta"]) == 0
@@ -111,15 +112,15 @@ def test_progress_is_told_where_there_is_no_terminal(bring, monkeypatch, capsys,
 
 
 def test_ctrl_c_stops_after_a_batch_and_the_same_command_goes_on(bring, monkeypatch):
-    monkeypatch.setattr("memalpha.use.importing.BATCH", 1)
+    monkeypatch.setattr("memalpha.contrib.importing.run.BATCH", 1)
     signals = iter([True])
 
     def shown(total):
-        return importing.contextmanager(interrupt)()
+        return verb.contextmanager(interrupt)()
 
     def interrupt():
         yield lambda done: next(signals, None) and signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(importing, "_progress", shown)
+    monkeypatch.setattr(verb, "_progress", shown)
     assert bring([chatgpt()], code=130).startswith("stopped after 1 of 3\n")
     assert "2 read, 1 read before" in bring([chatgpt()])

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Argument, Option, Typer
 
 from memalpha.cli.console import complain, console, quiet_libraries
 from memalpha.cli.journal import KeyFile, Wait, opened, say
@@ -22,9 +22,14 @@ from memalpha.files import path_of
 _TELL_SECONDS = 10.0  # between two lines of progress
 
 if TYPE_CHECKING:
+    from memalpha.contrib.importing.run import AfterBatch, Found, Imported
     from memalpha.memory.schema import MemorySchema
     from memalpha.store.journal import Journal, Namespace
-    from memalpha.use.importing import AfterBatch, Found, Imported
+
+
+def add_verbs(app: Typer) -> None:
+    """Add ``import`` to the command line."""
+    app.command("import")(import_file)
 
 
 def import_file(
@@ -73,9 +78,14 @@ def import_file(
     What was said becomes lines of the archive, by date, with speakers and sources; entries of other
     memories come in as entries. An import that was stopped goes on; a second one adds what is new.
     """
-    from memalpha.conversation.exports import Export
+    from memalpha.contrib.importing.exports import Export
+    from memalpha.contrib.importing.run import (
+        check_found,
+        collect,
+        estimate_tokens,
+        import_messages,
+    )
     from memalpha.store.journal import Namespace
-    from memalpha.use.importing import check_found, collect, estimate_tokens, import_messages
 
     whose = Namespace(user, agent, session)
     path = path_of(file, "a file, or rights to it")
@@ -130,8 +140,8 @@ def _read_with(
     key: bytes | None,
     progress: AfterBatch,
 ) -> Imported:
+    from memalpha.contrib.importing.run import read_with
     from memalpha.use.agent import MemoryAgent
-    from memalpha.use.importing import read_with
 
     quiet_libraries()
     gc.freeze()  # what was collected; a model that reads for hours leaves garbage

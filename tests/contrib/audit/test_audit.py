@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from memalpha.audit.apply import BY, carry_out
-from memalpha.audit.run import DETECTORS, audit, choose
-from memalpha.audit.texts import identifier_spans, secret_spans
-from memalpha.audit.view import Action, NamespaceView, Proposal
 from memalpha.cli import run
-from memalpha.cli.audit import look, review
+from memalpha.contrib.audit.apply import BY, carry_out
+from memalpha.contrib.audit.run import DETECTORS, audit, choose
+from memalpha.contrib.audit.texts import identifier_spans, secret_spans
+from memalpha.contrib.audit.verb import look, review
+from memalpha.contrib.audit.view import Action, NamespaceView, Proposal
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.store.journal import Journal, Namespace, Origin
@@ -147,7 +147,7 @@ def test_one_key_carries_a_finding_out(durable, capsys):
 
 def test_a_detector_of_ones_own_and_wrong_options(store, tmp_path, monkeypatch, capsys):
     (tmp_path / "own_detector.py").write_text(
-        "from memalpha.audit.view import Action, Proposal\n"
+        "from memalpha.contrib.audit.view import Action, Proposal\n"
         "def tea(view):\n"
         "    for entry in view.entries:\n"
         "        if 'tea' in entry.content:\n"
@@ -171,7 +171,7 @@ def test_a_detector_of_ones_own_and_wrong_options(store, tmp_path, monkeypatch, 
 
 
 def test_what_cannot_be_checked_is_told(store, monkeypatch, capsys):
-    from memalpha.audit import texts
+    from memalpha.contrib.audit import texts
 
     texts._secret_patterns.cache_clear()
     monkeypatch.setitem(sys.modules, "detect_secrets.plugins", None)
@@ -348,7 +348,7 @@ def test_of_lines_alone_it_is_said_what_is_looked_at(tmp_path, capsys):
 
 
 def test_without_the_extra_what_is_found_and_what_is_not_looked_for(tmp_path, monkeypatch, capsys):
-    from memalpha.audit import texts
+    from memalpha.contrib.audit import texts
 
     lines_alone(tmp_path / "m.db")
     for name in ("detect_secrets.plugins", "phonenumbers"):

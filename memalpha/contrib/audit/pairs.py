@@ -13,8 +13,8 @@ from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
-from memalpha.audit.view import Action, Fault, Finding, NamespaceView, Proposal
-from memalpha.audit.words import is_generic, negated, stem, stems
+from memalpha.contrib.audit.view import Action, Fault, Finding, NamespaceView, Proposal
+from memalpha.contrib.audit.words import is_generic, negated, stem, stems
 from memalpha.memory.memory import newer
 from memalpha.types import Entry
 

@@ -22,8 +22,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TextIO
 
-from memalpha.conversation import chats, memories
-from memalpha.conversation.items import Item, Reasons
+from memalpha.contrib.importing import chats, memories
+from memalpha.contrib.importing.items import Item, Reasons
 from memalpha.errors import InputError
 
 _BLOCK = 1 << 20  # characters

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from memalpha.conversation.items import (
+from memalpha.contrib.importing.items import (
     Reasons,
     Remembered,
     clean,

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Option, getchar
+from typer import Option, Typer, getchar
 
 from memalpha.cli.console import console, out, printable, show_table
 from memalpha.cli.journal import (
@@ -28,14 +28,19 @@ from memalpha.credentials import shown_address
 from memalpha.errors import InputError
 
 if TYPE_CHECKING:
-    from memalpha.audit.apply import Mended
-    from memalpha.audit.run import Audit, Detector, StateCounts
-    from memalpha.audit.view import Finding, Proposal
+    from memalpha.contrib.audit.apply import Mended
+    from memalpha.contrib.audit.run import Audit, Detector, StateCounts
+    from memalpha.contrib.audit.view import Finding, Proposal
     from memalpha.store.journal import DurableMemory
     from memalpha.types import JsonObject
 
 WHOSE = "USER[/AGENT[/SESSION]]"
 _KEYS = "y: do it   u: undo   e: edit   d: delete   f: forget for good   k: keep   q: quit"
+
+
+def add_verbs(app: Typer) -> None:
+    """Add ``audit`` to the command line."""
+    app.command()(audit)
 
 
 def audit(
@@ -73,7 +78,7 @@ def audit(
     audit for all secrets and identifiers: without it some are not looked for, which is told, and
     the exit code is 1 where --kinds or --apply name them. No model is asked: findings can be wrong.
     """
-    from memalpha.audit.run import checked, choose
+    from memalpha.contrib.audit.run import checked, choose
 
     detectors: dict[str, Detector] = dict(choose(_listed(kinds)))
     # what one's own raise or yield wrongly becomes an InputError that names them
@@ -103,7 +108,7 @@ def audit(
                 break
             reports.append(report)
     if page:
-        from memalpha.measure.audit_page import write_page
+        from memalpha.contrib.audit.page import write_page
 
         title = shown_address(store) if "://" in store else Path(store).name
         write_page(Path(page), title, [report.shown() for report in reports])
@@ -131,7 +136,7 @@ class AuditReport:
 
     def carry_out(self, findings: Sequence[Finding], proposal: Proposal | None = None) -> None:
         """Do what findings propose, or ``proposal``."""
-        from memalpha.audit.apply import carry_out
+        from memalpha.contrib.audit.apply import carry_out
 
         self.outcomes += [carry_out(self.durable, finding, proposal) for finding in findings]
 
@@ -181,9 +186,10 @@ class AuditReport:
 
 def look(durable: DurableMemory, detectors: Mapping[str, Detector], points: int) -> AuditReport:
     """Audit a namespace, and its past at ``points`` moments."""
-    from memalpha.audit.run import DETECTORS, OF_ANY_TEXT, OF_PROGRAMS, over_time
-    from memalpha.audit.run import audit as run_audit
-    from memalpha.audit.view import NamespaceView
+    from memalpha.contrib.audit.run import DETECTORS, OF_ANY_TEXT, over_time
+    from memalpha.contrib.audit.run import audit as run_audit
+    from memalpha.contrib.audit.view import NamespaceView
+    from memalpha.memory.schema import OF_PROGRAMS
 
     events = durable.history()
     user = durable.namespace.user
@@ -225,7 +231,7 @@ def review(report: AuditReport, key: Callable[[], str] = getchar) -> bool:
 
 def _chosen(pressed: str, finding: Finding) -> Proposal | None:
     """The proposal of a key; None if it is of none."""
-    from memalpha.audit.view import Action, Proposal
+    from memalpha.contrib.audit.view import Action, Proposal
 
     proposed = finding.proposal
     match pressed:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from memalpha.conversation.items import time_in
+from memalpha.contrib.importing.items import time_in
 from memalpha.text import moment
 
 _ALWAYS = datetime.min.replace(tzinfo=UTC)

@@ -14,7 +14,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from memalpha.audit.view import Action, Fault, Finding, NamespaceView, Proposal
+from memalpha.contrib.audit.view import Action, Fault, Finding, NamespaceView, Proposal
 from memalpha.credentials import Sensitive, apart, secrets_in, whole_token
 from memalpha.errors import MissingExtraError
 from memalpha.types import Entry

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from memalpha.audit.view import Action, Fault, Finding, NamespaceView, Proposal, renamed
-from memalpha.audit.words import (
+from memalpha.contrib.audit.view import Action, Fault, Finding, NamespaceView, Proposal, renamed
+from memalpha.contrib.audit.words import (
     USER,
     in_common,
     is_assistant,

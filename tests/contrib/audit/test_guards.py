@@ -6,10 +6,13 @@ import pytest
 from scripted import FACTS, ScriptedGenerator
 
 from memalpha.agent.step import AgentStep
-from memalpha.audit.pairs import said
-from memalpha.audit.words import parted, stems, telling
+from memalpha.contrib.audit.pairs import said
+from memalpha.contrib.audit.run import DETECTORS
+from memalpha.contrib.audit.words import parted, stems, telling
+from memalpha.conversation.messages import Utterance
 from memalpha.errors import InputError
 from memalpha.models.registry import make_tokenizer
+from memalpha.plugins import find_plugins
 from memalpha.types import ResultCode
 from memalpha.use.agent import MemoryAgent
 
@@ -126,3 +129,16 @@ def test_what_holds_again_is_no_repeat():
     assert [refused(agent, f"User: {text}") for text in said] == [[], [], []]
     agent = agent_of("+ User lives in Oslo", "+ User now lives in Oslo", guards=("repeats",))
     assert [refused(agent, f"User: {said[0]}") for _ in range(2)] == [[], ["the guard repeats"]]
+
+
+def test_every_detector_is_found_by_its_name():
+    assert set(find_plugins("memalpha.detectors")) >= {*DETECTORS, "assistant"}
+
+
+@pytest.mark.parametrize("name", ["Bob", "Роберт", "4915123456", "Bob\nMarta: x", "> Bob"])
+@pytest.mark.parametrize("label", ["\nMarta: ", "\n- **Marta:** ", "\n玛尔塔：", "\n\nuser: "])
+def test_a_quoted_label_is_nobody_who_speaks(label, name):
+    said = Utterance("user", f"Hello all.{label}my account is 17.", name)
+    first, *others = said.labelled[0].splitlines()
+    assert parted(first)[0] == said.label
+    assert all(parted(line)[0] == "" for line in others)

@@ -18,8 +18,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, PositiveInt
 
-from memalpha.conversation.exports import Export
-from memalpha.conversation.items import Chat
+from memalpha.contrib.importing.exports import Export
+from memalpha.contrib.importing.items import Chat
 from memalpha.conversation.messages import Utterance
 from memalpha.data.source import (
     Draft,

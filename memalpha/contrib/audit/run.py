@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from memalpha.audit import pairs, sources, texts
-from memalpha.audit.view import Fault, Finding, NamespaceView
+from memalpha.contrib.audit import pairs, sources, texts
+from memalpha.contrib.audit.view import Fault, Finding, NamespaceView
 from memalpha.errors import InputError, MissingExtraError
 from memalpha.memory.schema import ARCHIVE
 from memalpha.store.history import Event
@@ -32,13 +32,8 @@ DETECTORS: Mapping[str, Detector] = {
     Fault.CONTRADICTIONS: pairs.contradictions,
 }
 """The detector of each kind, in the order in which they run."""
-OF_PROGRAMS: Mapping[str, str] = {
-    "files": "files of Claude's memory tool are no statements",
-    "items": "items of a LangGraph store are no statements",
-}
-"""Schemas of ``memalpha.clients``, whose entries are looked at for ``OF_ANY_TEXT`` alone, and
-why."""
 OF_ANY_TEXT = (Fault.SECRETS, Fault.IDENTIFIERS)
+"""Kinds that are looked for in entries of schemas ``OF_PROGRAMS``, too."""
 BY_WORDS = (*OF_ANY_TEXT, Fault.INSTRUCTIONS, Fault.DEAD_ENDS)
 """Kinds that the words of an entry alone show; each sees all entries."""
 BY_LINES = (Fault.RECALLED, Fault.UNSUPPORTED, Fault.WRONG_SUBJECT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memalpha.audit.view import Action, Finding, Proposal
+from memalpha.contrib.audit.view import Action, Finding, Proposal
 from memalpha.errors import JournalConflictError, JournalError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import SectionKind

@@ -7,8 +7,8 @@ import pytest
 import tuned
 from planted import plant
 
-from memalpha.audit.run import DETECTORS, audit, over_time
-from memalpha.audit.view import NamespaceView
+from memalpha.contrib.audit.run import DETECTORS, audit, over_time
+from memalpha.contrib.audit.view import NamespaceView
 from memalpha.store.journal import IN_MEMORY, Journal
 
 pytest.importorskip("detect_secrets", reason="needs the extra audit")

@@ -13,9 +13,9 @@ from operator import getitem
 import pytest
 from export_samples import CLAUDE, GEMINI, LANGMEM, LOCOMO, MEM0, MEMOS, MESSAGES, chatgpt, node
 
-from memalpha.conversation import exports
-from memalpha.conversation.exports import Export, json_values
-from memalpha.conversation.items import Chat, Remembered, time_of
+from memalpha.contrib.importing import exports
+from memalpha.contrib.importing.exports import Export, json_values
+from memalpha.contrib.importing.items import Chat, Remembered, time_of
 from memalpha.conversation.messages import Utterance
 from memalpha.errors import InputError
 

@@ -12,7 +12,7 @@ from html import escape
 from html.parser import HTMLParser
 from typing import Any, NamedTuple
 
-from memalpha.conversation.items import (
+from memalpha.contrib.importing.items import (
     NOT_TO_REMEMBER,
     Chat,
     Reasons,
@@ -27,8 +27,8 @@ from memalpha.conversation.items import (
     time_of,
     word,
 )
+from memalpha.contrib.importing.trees import Node, id_of, is_tree, live_branch, parent_of
 from memalpha.conversation.messages import ASSISTANT, UNREAD, USER, Utterance
-from memalpha.conversation.trees import Node, id_of, is_tree, live_branch, parent_of
 
 NO_MESSAGES = "conversation without messages"
 NO_TEXT = "message without text"

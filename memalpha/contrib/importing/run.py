@@ -23,8 +23,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from memalpha.conversation.exports import Export
-from memalpha.conversation.items import Chat, Reasons, Remembered
+from memalpha.contrib.importing.exports import Export
+from memalpha.contrib.importing.items import Chat, Reasons, Remembered
 from memalpha.conversation.messages import Utterance, joined_messages
 from memalpha.errors import InputError, JournalConflictError
 from memalpha.memory.memory import Memory

@@ -1,11 +1,8 @@
 """Guards at write: the detectors of the audit, asked before an operation is applied.
 
-    MemoryAgent.load(..., guards=("secrets", "instructions", "assistant"))
-
-A refused operation is a failed result with the code ``guarded``. The guard ``secrets`` also takes
-secrets out of a text before model and archive see it. Beside the kinds of the audit there is
-``assistant``: what an assistant says changes and deletes nothing, since its words rank below the
-user's. Not covered: what is written without an agent's step, by import, by hand or by a client.
+The guard ``secrets`` also takes secrets out of a text before model and archive see it. Beside the
+kinds of the audit there is ``assistant``: what an assistant says changes and deletes nothing, since
+its words rank below the user's.
 """
 
 from __future__ import annotations
@@ -14,35 +11,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from memalpha.audit import texts
-from memalpha.audit.pairs import Said, opposed, said
-from memalpha.audit.run import DETECTORS, choose
-from memalpha.audit.sources import SUPPORTED
-from memalpha.audit.view import Fault, NamespaceView
-from memalpha.audit.words import forget_texts, overlap, stems, telling
-from memalpha.errors import InputError
+from memalpha.contrib.audit import texts
+from memalpha.contrib.audit.pairs import Said, opposed, said
+from memalpha.contrib.audit.run import choose
+from memalpha.contrib.audit.sources import SUPPORTED
+from memalpha.contrib.audit.view import Fault, NamespaceView
+from memalpha.contrib.audit.words import forget_texts, overlap, stems, telling
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE
 from memalpha.types import Chunk, Entry, Operation, OperationKind
 from memalpha.units import UNIT_TOKENS, units
+from memalpha.use.guards import Text
 
 ASSISTANT = "assistant"
-GUARDS = (*DETECTORS, ASSISTANT)
-_Text = Any  # a text or a sequence of chat messages; it stays what it is
 _TRIAL = "(new)"  # id of an entry that is not written yet
 _NAME_IS = "'s name is "
 
 
-class Guards:
-    """The guards of these names; InputError if one is unknown, MissingExtraError if one needs what
-    is not installed.
+class DetectorGuard:
+    """The detectors of these kinds, and ``assistant``, as a guard of an agent; MissingExtraError if
+    one needs what is not installed.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        unknown = set(names) - set(GUARDS)
-        InputError.raise_if(
-            unknown, f"guards {sorted(unknown)}", expected=f"some of {', '.join(GUARDS)}"
-        )
         kinds = [name for name in names if name != ASSISTANT]
         self.detectors = choose(kinds) if kinds else {}
         self.assistant = ASSISTANT in names
@@ -52,15 +43,12 @@ class Guards:
         if Fault.IDENTIFIERS in names:
             texts.identifier_spans("")
 
-    def __bool__(self) -> bool:
-        return bool(self.detectors) or self.assistant
-
     def forget_texts(self) -> None:
         """Drop every text that the detectors have kept, as something of it was erased."""
         forget_texts()
         said.cache_clear()
 
-    def masked(self, text: _Text) -> tuple[_Text, int]:
+    def masked(self, text: Text) -> tuple[Text, int]:
         """Return a text, or chat messages, without secrets, and how many were taken out."""
         if not self.masks or not isinstance(text, str | list | tuple):
             return text, 0

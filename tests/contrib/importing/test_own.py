@@ -3,9 +3,13 @@
 import json
 
 import pytest
+from data_damage import check_counted, check_damaged, damaging
+from data_samples import of_rows
+from hypothesis import given
+from hypothesis import strategies as st
 
+from memalpha.contrib.importing.own import OwnOptions, questions_of
 from memalpha.data.load import get_source, iter_prepared, prepare
-from memalpha.data.own import OwnOptions, questions_of
 from memalpha.data.source import Skipped
 from memalpha.errors import InputError
 from memalpha.types import Chunk
@@ -20,6 +24,19 @@ NOTES = {
     "2024-06-01 trip.txt": "Lena paid 120 for the tickets of the whole family.",
     "draft.rst": "The number that nobody reads in this file is 77.",
 }
+
+CHAT = [
+    {
+        "role": "user",
+        "content": "My sister Lena works for Acme in the harbour.",
+        "time": "2024-03-01",
+    },
+    {"role": "assistant", "content": "Good for her.", "time": "2024-03-01"},
+    {"role": "user", "content": "The rent of our new flat is 900 a month.", "time": "2024-04-01"},
+    {"role": "user", "content": "The rent of our new flat is 950 a month.", "time": "2024-05-01"},
+    {"role": "user", "content": "It rains.", "time": "2024-06-01"},
+]
+SAMPLE = of_rows("chat.jsonl", CHAT, 3)
 
 
 ALIKE = "masked: another sentence says nearly the same"
@@ -115,3 +132,13 @@ def test_an_export_of_chats_is_read_by_days(tmp_path):
     for wrong in (tmp_path / "nothing", tmp_path / "empty"):
         with pytest.raises(InputError, match=r"no file|holds"):
             list(get_source("own").load(wrong))
+
+
+def test_the_sample_itself_is_counted_whole(tmp_path):
+    check_counted(tmp_path, "own", SAMPLE)
+
+
+@damaging
+@given(data=st.data())
+def test_damage_is_a_located_error_or_is_counted(tmp_path, data):
+    check_damaged(tmp_path, "own", SAMPLE, data)

@@ -11,12 +11,12 @@ from email.utils import format_datetime
 
 import pytest
 
-from memalpha.conversation.chats import BRANCH
-from memalpha.conversation.exports import Export
-from memalpha.conversation.items import UNREADABLE_TIME, Remembered, time_in, time_of
-from memalpha.conversation.trees import Node, live_branch
+from memalpha.contrib.importing.chats import BRANCH
+from memalpha.contrib.importing.exports import Export
+from memalpha.contrib.importing.items import UNREADABLE_TIME, Remembered, time_in, time_of
+from memalpha.contrib.importing.run import collect
+from memalpha.contrib.importing.trees import Node, live_branch
 from memalpha.errors import InputError
-from memalpha.use.importing import collect
 
 NONE = "00000000-0000-4000-8000-000000000000"
 AT = "2025-02-01T10:00:00+00:00"
@@ -607,8 +607,8 @@ def test_a_null_character_leaves_a_text_and_white_space_is_no_value(read):
 
 
 def test_one_value_has_a_limit(read, monkeypatch):
-    monkeypatch.setattr("memalpha.conversation.exports._BLOCK", 1000)
-    monkeypatch.setattr("memalpha.conversation.exports._LONGEST", 5000)
+    monkeypatch.setattr("memalpha.contrib.importing.exports._BLOCK", 1000)
+    monkeypatch.setattr("memalpha.contrib.importing.exports._LONGEST", 5000)
     letters = "".join(random.Random(0).choices(string.ascii_letters, k=9000))
     with pytest.raises(InputError, match="more than 5000 characters"):
         read([{"role": "user", "content": letters}])
