@@ -8,9 +8,9 @@ by ``--name value``. A value is checked once, where its group is made.
 import inspect
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, fields, make_dataclass
+from dataclasses import MISSING, dataclass, fields, make_dataclass
 from difflib import SequenceMatcher
 from enum import Enum
 from functools import cache
@@ -19,7 +19,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
 
 from memalpha.errors import InputError
 from memalpha.files import load_yaml
@@ -37,6 +45,28 @@ Range = Annotated[
     BeforeValidator(lambda value: re.split("[-,]", value) if isinstance(value, str) else value),
 ]
 """Two integers, fewest and most; ``80-160`` at the command line."""
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Check of a text, for an ``AfterValidator``: it has to be one of ``names()``, which depend on
+    what is installed. ``listing`` shows them.
+    """
+
+    names: Callable[[], Sequence[str]]
+
+    def __call__(self, value: str) -> str:
+        """Return the text; pydantic's error if it is none of the names."""
+        known = self.names()
+        if value not in known:
+            expected = one_of([f"'{name}'" for name in known])
+            raise PydanticCustomError("enum", "Input should be {expected}", {"expected": expected})
+        return value
+
+
+def one_of(names: Sequence[str]) -> str:
+    """Return ``a, b or c``."""
+    return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 class Options:
@@ -234,12 +264,17 @@ def listing(groups: Sequence[type]) -> str:
     lines = []
     for group in groups:
         meanings = descriptions(group)
+        hints = get_type_hints(group, include_extras=True)
         for field in fields(group):
             if field.init:
                 factory = field.default_factory
                 default = field.default if factory is MISSING else factory()
                 shown = "(required)" if default is MISSING else repr(plain(default))
-                lines.append(f"  --{field.name} {shown}\n      {meanings.get(field.name, '')}")
+                meaning = meanings.get(field.name, "")
+                for check in getattr(hints[field.name], "__metadata__", ()):
+                    if isinstance(check, AfterValidator) and isinstance(check.func, OneOf):
+                        meaning += f" One of: {', '.join(check.func.names())}."
+                lines.append(f"  --{field.name} {shown}\n      {meaning}")
     return "\n".join(lines)
 
 

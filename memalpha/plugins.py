@@ -14,6 +14,7 @@ from memalpha.errors import InputError, MissingExtraError
 # group: what the object that an entry point names is
 GROUPS: Mapping[str, str] = {
     "memalpha.clients": "a class or function that memalpha.clients offers under the entry's name",
+    "memalpha.credits": "a class of memalpha.training.credit.Credit, made without arguments",
     "memalpha.detectors": "a function of names that returns a memalpha.use.guards.Guard",
     "memalpha.routes": "a class of the form memalpha.use.routes.Routes, routes of the server",
     "memalpha.sources": "a memalpha.data.source.Source, or a list of them: data sets",
@@ -41,6 +42,23 @@ def find_plugins(group: str) -> Mapping[str, EntryPoint]:
     return found
 
 
+def plugin_names(group: str, own: Collection[str]) -> list[str]:
+    """Return the names of what this package has itself, then those of a group's entry points.
+
+    InputError if an entry point has one of ``own``.
+    """
+    found = find_plugins(group)
+    for name in own:
+        if name in found:
+            raise InputError(
+                f"an installed package gives {group!r} an entry point {name!r}:"
+                f" {found[name].value}",
+                expected="another name, since this one is taken",
+                fix="pip uninstall the package",
+            )
+    return [*own, *found]
+
+
 def load_plugin(entry: EntryPoint, extra: str = "") -> Any:
     """Import what an entry point names.
 
@@ -62,11 +80,5 @@ def load_plugin(entry: EntryPoint, extra: str = "") -> Any:
 
 def load_plugins(group: str, own: Collection[str] = ()) -> dict[str, Any]:
     """Import all of a group, by name; InputError if one has a name that is taken by ``own``."""
-    found = find_plugins(group)
-    for name in found.keys() & set(own):
-        raise InputError(
-            f"the entry point {name!r} of {group!r} has the name of a built-in one",
-            expected="a name of its own",
-            fix="uninstall the package that has it",
-        )
-    return {name: load_plugin(entry) for name, entry in found.items()}
+    plugin_names(group, own)
+    return {name: load_plugin(entry) for name, entry in find_plugins(group).items()}

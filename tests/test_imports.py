@@ -42,6 +42,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
         "contrib.audit",
         "contrib.benchmarks",
         "contrib.clients",
+        "contrib.credit",
         "contrib.importing",
         "contrib.router",
     ),

@@ -228,3 +228,38 @@ def test_a_guard_that_is_none_is_named(tmp_path, point, said):
     done = use(tmp_path, point, "capitals")
     assert done.returncode == 1 and said in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
+
+
+CREDIT = """
+from memalpha.training.credit import StepCredit
+class EvenCredit(StepCredit):
+    def check(self, options, group_size):
+        print("credited", group_size)
+"""
+TRAIN = ("train", "--use_cpu", "true", "--train_data", "no-such-data", "--credit")
+
+
+def test_a_package_adds_a_credit_that_is_listed_and_used(tmp_path):
+    (tmp_path / "fair.py").write_text(CREDIT)
+    install(tmp_path, "fair", "even = fair:EvenCredit", "memalpha.credits")
+    listed = call(tmp_path, "train", "--options").stdout
+    assert "One of: trajectory, step, even, evidence, memory_tokens, same_state." in listed
+    assert "credited 8" in call(tmp_path, *TRAIN, "even").stdout
+    done = call(tmp_path, *TRAIN, "odd")
+    assert done.returncode == 1 and "credit is 'odd'" in done.stderr
+    assert "'step', 'even', 'evidence', 'memory_tokens' or 'same_state'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("point", "said"),
+    [
+        ("even = no_such_module_here:EvenCredit", "no_such_module_here"),
+        ("even = math:pi", "names math:pi"),
+        ("step = math:pi", "'step': math:pi"),
+    ],
+)
+def test_a_credit_that_is_none_or_has_a_name_of_the_package_is_refused(tmp_path, point, said):
+    install(tmp_path, "broken", point, "memalpha.credits")
+    done = call(tmp_path, *TRAIN, "even")
+    assert done.returncode == 1 and said in done.stderr
+    assert "Traceback" not in done.stderr

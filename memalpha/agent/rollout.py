@@ -50,9 +50,9 @@ class Rollout:
     asked on the final memory, ``immediate`` after each step (empty: were not). ``verdicts`` are
     those of the content judge on each step, ``nothing_due`` whether it finds that no write was due
     there; None where it has none. ``errors`` say, by chunk index, why a part of the reward could
-    not be scored. ``evidence`` is what the questions owe to each step, ``asked_again`` how many
-    more were asked to know it (credit ``evidence``). ``tokens_before`` are those of the memory that
-    it began with. ``answer`` is that of an asker, whose steps are turns.
+    not be scored. ``credits`` are numbers of each step that a ``Credit`` keeps, by their name.
+    ``tokens_before`` are those of the memory that it began with. ``answer`` is that of an asker,
+    whose steps are turns.
     """
 
     instance: Instance
@@ -64,8 +64,7 @@ class Rollout:
     verdicts: list[list[bool] | None] = field(default_factory=list)
     nothing_due: list[bool | None] = field(default_factory=list)
     errors: dict[int, str] = field(default_factory=dict)
-    evidence: list[float] = field(default_factory=list)
-    asked_again: int = 0
+    credits: dict[str, list[float]] = field(default_factory=dict)
     tokens_before: int = 0
     answer: Answer | None = None
 

@@ -26,7 +26,9 @@ from memalpha.qa.asker import AskerStep, Inquiry
 from memalpha.qa.metrics import contains, score
 from memalpha.qa.readers import UNKNOWN, Asked, request_to_read
 from memalpha.retrieval.archive import archive_all
+from memalpha.rewards import RewardConfig, StepReward
 from memalpha.text import chat_ids
+from memalpha.training.credit import TrajectoryCredit
 from memalpha.training.rows import Scale, TrainingRow, advantages
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import (
@@ -182,6 +184,24 @@ def _take(
     turn = len(rollout.steps)
     record = StepRecord(turn, prompt, completion, outcome, memory.tokens, len(memory))
     rollout.steps.append(record)
+
+
+class AnswerCredit(TrajectoryCredit):
+    """``trajectory``, whose rollouts are compared before their rewards are spread over turns."""
+
+    @override
+    def rows(
+        self,
+        rollouts: Sequence[Rollout],
+        rewards: Sequence[Sequence[StepReward]],
+        group_size: int,
+        config: RewardConfig,
+        scale: Scale,
+        agent: AgentStep,
+    ) -> list[TrainingRow]:
+        rows = super().rows(rollouts, rewards, group_size, config, scale, agent)
+        compare_rollouts(rows, scale)
+        return rows
 
 
 def compare_rollouts(rows: Sequence[TrainingRow], scale: Scale) -> None:

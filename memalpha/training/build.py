@@ -38,9 +38,9 @@ from memalpha.qa import judges, readers
 from memalpha.qa.asker import Asker, reader_with
 from memalpha.qa.readers import QAEvaluator
 from memalpha.text import opens_thinking
-from memalpha.training.asking import AskerScorer, InquiryRunner, one_by_one, written
+from memalpha.training.asking import AnswerCredit, AskerScorer, InquiryRunner, one_by_one, written
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
-from memalpha.training.credit import Credit
+from memalpha.training.credit import make_credit
 from memalpha.training.scoring import RolloutScorer
 from memalpha.training.teacher_start import start_from_teacher
 from memalpha.types import ContentJudge, Fact, Generator, Instance, JsonObject, Reader
@@ -188,14 +188,16 @@ def make_scorer(
         grade = reader.grade
     evaluator = QAEvaluator(reader, arguments.agent.retrieve_k, judge, grade)
     evaluator.check([question for instance in instances for question in instance.questions])
-    kind = AskerScorer if run.role == "asker" else RolloutScorer
+    kind, credit = RolloutScorer, make_credit(run.credit)
+    if run.role == "asker":
+        kind, credit = AskerScorer, AnswerCredit()
     return kind(
         evaluator,
         make_judge(run, instances, agent.schema),
         arguments.reward,
         run.max_masked_share,
         agent,
-        pays_evidence=run.credit is Credit.EVIDENCE,
+        credit=credit,
     )
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import torch
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     NonNegativeFloat,
@@ -27,12 +28,12 @@ from transformers import TrainingArguments, get_scheduler
 from trl import GRPOConfig
 
 from memalpha.agent.config import AgentConfig
-from memalpha.config import Options, Share, check_name, names, parse
+from memalpha.config import OneOf, Options, Share, check_name, names, parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.record.folder import masked
 from memalpha.rewards import RewardConfig, RewardFunction
-from memalpha.training.credit import Credit
+from memalpha.training.credit import credit_names, make_credit
 from memalpha.types import JsonMapping, JsonObject
 
 Loss = Literal["dapo", "grpo", "dr_grpo", "cispo"]
@@ -303,8 +304,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
             else grounded) or ``endpoint``.
         question_share: Share of an instance's questions asked in a training step, drawn anew each
             step from each kind, one of each while there is room; evaluation asks all.
-        credit: Who is credited with a reward: ``trajectory`` (published), ``step``,
-            ``same_state``, ``evidence`` or ``memory_tokens`` (docs/recipe.md).
+        credit: Who is credited with a reward (docs/recipe.md); ``trajectory`` is the published one.
         gradient_variance: Log the variance of the gradient, from two halves of a step's instances.
         rows_per_forward: Rows of one forward and backward pass; determines memory use.
         generation_rows: Most rollouts decoded in one batch.
@@ -346,7 +346,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
     reader_adapter: str = ""
     content_judge: Literal["facts", "grounded", "auto", "endpoint"] = "grounded"
     question_share: PositiveShare = 1.0
-    credit: Credit = Credit.STEP
+    credit: Annotated[str, AfterValidator(OneOf(credit_names))] = "step"
     gradient_variance: bool = False
     rows_per_forward: PositiveInt = 8
     generation_rows: PositiveInt = 64
@@ -399,7 +399,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
             fix="memalpha warmup --teaches asker, then --adapter",
         )
         InputError.raise_if(
-            self.role == "asker" and self.credit is not Credit.TRAJECTORY,
+            self.role == "asker" and self.credit != "trajectory",
             f"role asker with credit {self.credit}",
             expected="credit trajectory: all turns are for one answer",
         )
@@ -661,16 +661,7 @@ def check_together(run: RunOptions, reward: RewardConfig, trainer: GRPOOptions) 
     """Check combinations of options of several groups."""
     size = trainer.num_generations
     groups = trainer.per_device_train_batch_size * trainer.steps_per_generation // size
-    InputError.raise_if(
-        run.credit is Credit.SAME_STATE and (size % 2 or size < 4),
-        f"credit same_state with num_generations {size}",
-        expected="an even number from 4 on: two halves, each compared within itself",
-    )
-    InputError.raise_if(
-        run.credit is Credit.SAME_STATE and run.rollout_chunks == 1,
-        "credit same_state with rollout_chunks 1",
-        expected="rollouts of at least 2 chunks: those of one begin from the same state anyway",
-    )
+    make_credit(run.credit).check(run, size)
     InputError.raise_if(
         run.gradient_variance and (groups % 2 or trainer.steps_per_generation > 1),
         f"gradient_variance with {groups} instances in {trainer.steps_per_generation} steps",

@@ -13,13 +13,14 @@ from typing import Any
 
 from memalpha.agent.rollout import Rollout, new_rollout, take_step
 from memalpha.agent.step import AgentStep
+from memalpha.config import one_of
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.memory.schema import tool_schemas
 from memalpha.models.policy import load_tokenizer
 from memalpha.training.build import make_scorer
 from memalpha.training.config import parse_train_arguments
-from memalpha.training.credit import Credit
+from memalpha.training.credit import credit_names, make_credit
 from memalpha.training.teacher_start import start_from_teacher
 from memalpha.types import Completion, Message, OperationResult, Prompt, StopReason
 
@@ -56,11 +57,12 @@ class MemoryEnvironment:
             "role asker in an environment for another trainer",
             expected="role writer",
         )
-        InputError.raise_if(
-            run.credit in (Credit.SAME_STATE, Credit.MEMORY_TOKENS),
-            f"credit {run.credit} in an environment for another trainer",
-            expected="step, trajectory or evidence: the other trainer draws and has the loss",
-        )
+        if make_credit(run.credit).needs_trainer:
+            others = [name for name in credit_names() if not make_credit(name).needs_trainer]
+            raise InputError(
+                f"credit {run.credit} in an environment for another trainer",
+                expected=f"{one_of(others)}: the other trainer draws and has the loss",
+            )
         tokenizer = load_tokenizer(run.model, run.model_init_kwargs.get("revision", "main"))
         self.agent = AgentStep(arguments.agent, tokenizer)
         self.tools = tool_schemas(self.agent.schema)

@@ -12,7 +12,7 @@ deviation + 1e-4, as in TRL.
 import math
 import random
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -20,8 +20,6 @@ from torch import Tensor
 
 from memalpha.agent.rollout import Rollout
 from memalpha.rewards import RewardConfig, StepReward
-from memalpha.training.credit import Credit
-from memalpha.training.credit.same_state import is_local
 from memalpha.types import JsonMapping
 
 STD_EPSILON = 1e-4
@@ -133,11 +131,11 @@ def build_rows(
     rewards: Sequence[Sequence[StepReward]],
     group_size: int,
     reward_config: RewardConfig,
-    credit: Credit,
+    group_key: Callable[[TrainingRow, int], Hashable],
     scale: Scale,
 ) -> list[TrainingRow]:
     """Return rows ordered (instance, chunk, rollout) from ``group_size`` consecutive rollouts per
-    instance, else ValueError.
+    instance, else ValueError. Rows of one ``group_key`` are compared.
     """
     for start in range(0, len(rollouts), group_size):
         ids = [rollout.instance.id for rollout in rollouts[start : start + group_size]]
@@ -161,19 +159,11 @@ def build_rows(
             )
             rows.append(row)
     rows.sort(key=lambda row: (row.group_index, row.chunk_index, row.rollout_index))
-    keys = [group_key(row, credit, group_size) for row in rows]
+    keys = [group_key(row, group_size) for row in rows]
     values = advantages([row.total for row in rows], keys, scale)
     for row, advantage in zip(rows, values, strict=True):
         row.advantage = advantage
     return rows
-
-
-def group_key(row: TrainingRow, credit: Credit, group_size: int) -> tuple[int, int]:
-    """The group whose rows a row is compared with: of one chunk of an instance, or of all (-1)."""
-    whole = credit is Credit.TRAJECTORY
-    if credit is Credit.SAME_STATE:
-        whole = not is_local(row.rollout_index, group_size)
-    return (row.group_index, -1 if whole else row.chunk_index)
 
 
 def shuffle_advantages(rows: Sequence[TrainingRow], seed: int) -> None:

@@ -21,7 +21,7 @@ from memalpha.qa.readers import Asked, QAEvaluator, ask_all
 from memalpha.record.rows import operation_mix
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.rewards import RewardConfig, RewardFunction, StepReward, accuracy, judged
-from memalpha.training.credit import evidence
+from memalpha.training.credit import Credit, StepCredit
 from memalpha.training.schedule import in_background
 from memalpha.types import (
     ContentJudge,
@@ -36,7 +36,7 @@ from memalpha.types import (
 
 class RolloutScorer:
     """Turns rollouts into reward parts; without ``content_weight`` the judge is not asked, and the
-    part ``content`` (r4) is NaN. ``pays_evidence``: also into what each step's entries answered.
+    part ``content`` (r4) is NaN. ``credit`` may add parts, and ask for them.
     """
 
     def __init__(
@@ -47,16 +47,14 @@ class RolloutScorer:
         max_masked_share: float = 0.5,
         agent: AgentStep | None = None,
         *,
-        pays_evidence: bool = False,
+        credit: Credit | None = None,
     ) -> None:
         if reward_config.immediate_weight and agent is None:
             raise ValueError("immediate_weight needs the agent, to build earlier memories again")
         self.evaluator = evaluator
         self.judge = judge
-        self.reward_config = reward_config
-        if pays_evidence:
-            self.reward_config = evidence.with_evidence(reward_config)
-        self.pays_evidence = pays_evidence
+        self.credit = credit or StepCredit()
+        self.reward_config = self.credit.reward(reward_config)
         self.max_masked_share = max_masked_share
         self.agent = agent
 
@@ -76,8 +74,7 @@ class RolloutScorer:
             rollout.verdicts = [None] * len(rollout.steps)
             rollout.nothing_due = [None] * len(rollout.steps)
             rollout.errors = {}
-        if self.pays_evidence:
-            evidence.ask_without(rollouts, self.evaluator)
+        self.credit.ask(rollouts, self.evaluator)
         if self.reward_config.content_weight:
             self._judge_writes(rollouts)
         parts = self.reward_config.parts
@@ -146,9 +143,7 @@ class RolloutScorer:
             exact = [accuracy(rollout.questions) for rollout in rollouts]
             values["rewards/exact_accuracy/mean"] = [each for each in exact if each is not None]
         result = {name: (float(sum(of)), len(of)) for name, of in values.items()}
-        if self.pays_evidence:  # for each question that is asked anyway
-            asked = sum(len(rollout.questions) for rollout in rollouts)
-            result["evidence/asked_again"] = (sum(each.asked_again for each in rollouts), asked)
+        result |= self.credit.metrics(rollouts)
         done = operation_mix(calls)
         shares = dict.fromkeys(OperationKind, 0)
         for section in rollouts[0].memory.schema.sections:

@@ -41,12 +41,8 @@ from memalpha.generation.hf import end_ids
 from memalpha.generation.products import Products, restored, using
 from memalpha.rewards import StepReward
 from memalpha.training import noise
-from memalpha.training.asking import compare_rollouts
 from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.config import RunOptions
-from memalpha.training.credit import Credit
-from memalpha.training.credit.memory_tokens import count_calls_alone
-from memalpha.training.credit.same_state import run_from_same_state
 from memalpha.training.importance import GAP, gap_statistics, importance_weights
 from memalpha.training.precision import check_scaler, overflow
 from memalpha.training.rows import (
@@ -54,8 +50,6 @@ from memalpha.training.rows import (
     Scale,
     TrainingRow,
     UpdateBatch,
-    build_rows,
-    group_key,
     padding_row,
     shuffle_advantages,
 )
@@ -474,10 +468,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         with self._ready_to_draw():
             instances = self._instances(step)
             sampling = self._sampling(step)
-            run = self.roll_out
-            if self.options.credit is Credit.SAME_STATE:
-                run = partial(run_from_same_state, group_size=self.num_generations)
-            rollouts = start(partial(run, instances, self.agent, self.generator, sampling))
+            run = partial(self.scorer.credit.draw, self.roll_out, instances, self.agent)
+            rollouts = start(partial(run, self.generator, sampling, self.num_generations))
         return Drawn(rollouts, in_background(partial(self._score, rollouts)))
 
     def _score(self, rollouts: Any) -> list[list[StepReward]]:
@@ -517,12 +509,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     ) -> list[TrainingRow]:
         scale = Scale(self.scale_rewards)
         config = self.scorer.reward_config
-        credit = self.options.credit
-        rows = build_rows(rollouts, rewards, self.num_generations, config, credit, scale)
-        if self.options.role == "asker":
-            compare_rollouts(rows, scale)
-        if credit is Credit.MEMORY_TOKENS:
-            count_calls_alone(rows, rollouts, self.agent)
+        size = self.num_generations
+        rows = self.scorer.credit.rows(rollouts, rewards, size, config, scale, self.agent)
         if scale is Scale.BATCH:
             _, std = self._mean_and_std([row.total for row in rows])
             for row in rows:
@@ -582,7 +570,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         groups: dict[tuple[int, int], set[float]] = defaultdict(set)
         for row in rows:
             known = set() if math.isnan(row.total) else {row.total}
-            groups[group_key(row, self.options.credit, self.num_generations)] |= known
+            groups[self.scorer.credit.group_key(row, self.num_generations)] |= known
         alike = sum(len(totals) < 2 for totals in groups.values())
         silent, count = self.sum_over_ranks([alike, len(groups)]).tolist()
         mean, std = self._mean_and_std([row.total for row in rows])

@@ -45,8 +45,9 @@ from memalpha.qa.asker import AskerStep
 from memalpha.qa.readers import QAEvaluator, RecallReader
 from memalpha.rewards import PARTS, RewardConfig, StepReward
 from memalpha.training import asking, trainer
-from memalpha.training.asking import InquiryRunner, one_by_one, written
+from memalpha.training.asking import AnswerCredit, InquiryRunner, one_by_one, written
 from memalpha.training.config import GRPOOptions, RunOptions
+from memalpha.training.credit import make_credit
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance, Question
 from memalpha.update.prepare import prepare_policy
@@ -316,7 +317,8 @@ def make_trainer(case, folder, **more):
         searches=2,
     )
     prepare_policy(policy, top_layers=case.top_layers)
-    scorer = RolloutScorer(evaluator=None, judge=None, reward_config=REWARD)
+    credit = AnswerCredit() if case.role == "asker" else make_credit(case.credit)
+    scorer = RolloutScorer(evaluator=None, judge=None, reward_config=REWARD, credit=credit)
     scorer.score = lambda rollouts: [
         [pseudo_reward(i, rollout, t) for t in range(len(rollout.steps))]
         for i, rollout in enumerate(rollouts)
@@ -331,7 +333,7 @@ def make_trainer(case, folder, **more):
     if case.credit == "memory_tokens":
         agent.codec.spans = spans_of_long_words
     if case.credit == "evidence":
-        scorer = evidence_scorer(agent)
+        scorer = evidence_scorer(agent, credit)
     kind = Drifted if case.generator == "drifted" else HFGenerator
     made = CheckedTrainer(
         model=policy,
@@ -357,11 +359,11 @@ def make_trainer(case, folder, **more):
     return made
 
 
-def evidence_scorer(agent):
+def evidence_scorer(agent, credit):
     """The real scorer; as with ``pseudo_reward``, one step cannot be scored."""
     evaluator = QAEvaluator(RecallReader(1024, agent.encoder.count), k=3)
     config = replace(REWARD, content_weight=0.0)
-    scorer = RolloutScorer(evaluator, None, config, pays_evidence=True)
+    scorer = RolloutScorer(evaluator, None, config, credit=credit)
     score = scorer.score
 
     def with_a_gap(rollouts):

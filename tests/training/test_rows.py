@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rollouts import make_agent, make_instance, run_script, step_reward
 
 from memalpha.rewards import RewardConfig
-from memalpha.training.credit import Credit
-from memalpha.training.rows import Scale, advantages, build_rows, shuffle_advantages
+from memalpha.training.credit import make_credit
+from memalpha.training.rows import Scale, advantages, shuffle_advantages
 from memalpha.training.schedule import instances_of_draw, spread
 
 CONFIG = RewardConfig(1.0, 0.5, 0.0, 0.0)
@@ -44,8 +44,8 @@ REWARDS = [
 ]
 
 
-def build(rollouts, rewards=REWARDS, group_size=2, credit=Credit.STEP, scale=Scale.NONE):
-    return build_rows(rollouts, rewards, group_size, CONFIG, credit, scale)
+def build(rollouts, rewards=REWARDS, group_size=2, credit="step", scale=Scale.NONE):
+    return make_credit(credit).rows(rollouts, rewards, group_size, CONFIG, scale, None)
 
 
 def test_rows_stand_by_instance_chunk_rollout(rollouts):
@@ -69,7 +69,7 @@ def test_advantages_by_step_and_by_trajectory(rollouts):
         [one, -one, 0.0, 0.0, -one, one]
     )
     # long: totals 1.5, 1, 1, 1, mean 1.125; short as by step
-    rows = build(rollouts, credit=Credit.TRAJECTORY)
+    rows = build(rollouts, credit="trajectory")
     assert [row.advantage for row in rows] == [0.375, -0.125, -0.125, -0.125, -0.25, 0.25]
 
 

@@ -22,40 +22,72 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from memalpha.agent.rollout import Rollout, run_rollouts
+from typing_extensions import override
+
+from memalpha.agent.rollout import Rollout, RunRollouts
 from memalpha.agent.step import AgentStep
+from memalpha.errors import InputError
+from memalpha.training.config import RunOptions
+from memalpha.training.credit import StepCredit
+from memalpha.training.rows import TrainingRow
 from memalpha.types import Generator, Instance, Sampling
+
+
+class SameStateCredit(StepCredit):
+    """One half of a group is compared as a whole, the other by chunk."""
+
+    needs_trainer = True
+
+    @override
+    def check(self, options: RunOptions, group_size: int) -> None:
+        InputError.raise_if(
+            group_size % 2 or group_size < 4,
+            f"credit same_state with num_generations {group_size}",
+            expected="an even number from 4 on: two halves, each compared within itself",
+        )
+        InputError.raise_if(
+            options.rollout_chunks == 1,
+            "credit same_state with rollout_chunks 1",
+            expected="rollouts of at least 2 chunks: those of one begin from the same state anyway",
+        )
+
+    @override
+    def draw(
+        self,
+        roll_out: RunRollouts,
+        instances: Sequence[Instance],
+        agent: AgentStep,
+        generator: Generator,
+        sampling: Sampling,
+        group_size: int,
+    ) -> list[Rollout]:
+        """Run ``group_size`` rollouts (an even number) of each instance, given as often in a row;
+        the second half of each group begins with a memory of the first. Errors as ``roll_out``.
+        """
+        half = group_size // 2
+        whole = [each for place, each in enumerate(instances) if not is_local(place, group_size)]
+        first = roll_out(whole, agent, generator, sampling)
+        rng = random.Random(f"same_state/{sampling.seed}")
+        starts = range(0, len(first), half)
+        begun = []
+        for start in starts:
+            rollout = rng.choice(first[start : start + half])
+            begun += [begun_again(rollout, rng)] * half
+        second = roll_out(begun, agent, generator, replace(sampling, seed=rng.getrandbits(40)))
+        rollouts = []
+        for start in starts:
+            rollouts += first[start : start + half] + second[start : start + half]
+        return rollouts
+
+    @override
+    def group_key(self, row: TrainingRow, group_size: int) -> tuple[int, int]:
+        local = is_local(row.rollout_index, group_size)
+        return (row.group_index, row.chunk_index if local else -1)
 
 
 def is_local(rollout_index: int, group_size: int) -> bool:
     """Whether a rollout is in the second half of its group, which begins from one memory."""
     return rollout_index % group_size >= group_size // 2
-
-
-def run_from_same_state(
-    instances: Sequence[Instance],
-    agent: AgentStep,
-    generator: Generator,
-    sampling: Sampling,
-    group_size: int,
-) -> list[Rollout]:
-    """Run ``group_size`` rollouts (an even number) of each instance, given as often in a row; the
-    second half of each group begins with a memory of the first. Errors as ``run_rollouts``.
-    """
-    half = group_size // 2
-    whole = [each for place, each in enumerate(instances) if not is_local(place, group_size)]
-    first = run_rollouts(whole, agent, generator, sampling)
-    rng = random.Random(f"same_state/{sampling.seed}")
-    starts = range(0, len(first), half)
-    begun = []
-    for start in starts:
-        rollout = rng.choice(first[start : start + half])
-        begun += [begun_again(rollout, rng)] * half
-    second = run_rollouts(begun, agent, generator, replace(sampling, seed=rng.getrandbits(40)))
-    rollouts = []
-    for start in starts:
-        rollouts += first[start : start + half] + second[start : start + half]
-    return rollouts
 
 
 def begun_again(rollout: Rollout, rng: random.Random) -> Instance:

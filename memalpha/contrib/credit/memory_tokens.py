@@ -20,12 +20,36 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from memalpha.agent.codecs import Codec
 from memalpha.agent.rollout import Rollout
 from memalpha.agent.step import AgentStep
+from memalpha.rewards import RewardConfig, StepReward
 from memalpha.text import decoded
-from memalpha.training.rows import TrainingRow
+from memalpha.training.credit import StepCredit
+from memalpha.training.rows import Scale, TrainingRow
 from memalpha.types import Completion
+
+
+class MemoryTokensCredit(StepCredit):
+    """Rows are compared as with ``step``, and the tokens of calls alone have a loss."""
+
+    needs_trainer = True
+
+    @override
+    def rows(
+        self,
+        rollouts: Sequence[Rollout],
+        rewards: Sequence[Sequence[StepReward]],
+        group_size: int,
+        config: RewardConfig,
+        scale: Scale,
+        agent: AgentStep,
+    ) -> list[TrainingRow]:
+        rows = super().rows(rollouts, rewards, group_size, config, scale, agent)
+        count_calls_alone(rows, rollouts, agent)
+        return rows
 
 
 def count_calls_alone(

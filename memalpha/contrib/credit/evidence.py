@@ -16,44 +16,62 @@ e_t stands beside the shared accuracy, half of ``accuracy_weight`` each: nothing
 or rightly not written, is ever read, and an update is paid only by the questions that it answers.
 Entries that the rollout began with and archived lines are no step's.
 
-A question asked again that fails masks the step. ``Rollout.asked_again`` counts them.
+A question asked again that fails masks the step. ``Rollout.credits`` has the e_t of each step, and
+how many questions were asked again for its entries.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
+from typing_extensions import override
 
 from memalpha.agent.rollout import Rollout
 from memalpha.memory.schema import ARCHIVE
 from memalpha.qa.readers import QAEvaluator, find_passages
 from memalpha.rewards import RewardConfig
+from memalpha.training.credit import StepCredit
 from memalpha.types import Entry, ReadRequest
 
+OWED, AGAIN = "evidence", "asked_again"  # of ``Rollout.credits``
 SHARE = 0.5
 """Part of ``accuracy_weight`` that pays evidence; the rest pays the accuracy of the rollout."""
 
 
-def with_evidence(config: RewardConfig) -> RewardConfig:
-    """Return a reward of which part of the accuracy's weight pays ``evidence``."""
-    weight = config.accuracy_weight
-    rewards = {**config.rewards, evidence: SHARE * weight}
-    return replace(config, accuracy_weight=(1 - SHARE) * weight, rewards=rewards)
+class EvidenceCredit(StepCredit):
+    """Rows are compared as with ``step``; part of the accuracy's weight pays ``evidence``."""
+
+    @override
+    def reward(self, config: RewardConfig) -> RewardConfig:
+        weight = config.accuracy_weight
+        rewards = {**config.rewards, evidence: SHARE * weight}
+        return replace(config, accuracy_weight=(1 - SHARE) * weight, rewards=rewards)
+
+    @override
+    def ask(self, rollouts: Sequence[Rollout], evaluator: QAEvaluator) -> None:
+        ask_without(rollouts, evaluator)
+
+    @override
+    def metrics(self, rollouts: Sequence[Rollout]) -> Mapping[str, tuple[float, int]]:
+        """Return how often was asked again, for each question that is asked anyway."""
+        asked = sum(len(rollout.questions) for rollout in rollouts)
+        again = sum(sum(rollout.credits[AGAIN]) for rollout in rollouts)
+        return {"evidence/asked_again": (again, asked)}
 
 
 def evidence(rollout: Rollout) -> list[float | None]:
     """Part of the reward: e_t of each step, after ``ask_without``; None if one could not be
     asked.
     """
-    return [None if math.isnan(owed) else owed for owed in rollout.evidence]
+    return [None if math.isnan(owed) else owed for owed in rollout.credits[OWED]]
 
 
 def ask_without(rollouts: Sequence[Rollout], evaluator: QAEvaluator) -> None:
-    """Set ``evidence`` and ``asked_again`` of rollouts whose questions have been asked."""
+    """Set ``credits`` of rollouts whose questions have been asked."""
     requests: list[ReadRequest] = []
     paid: list[tuple[Rollout, int, float]] = []  # whom a request pays: rollout, step, score
     for rollout in rollouts:
-        asked = len(requests)
-        rollout.evidence = [0.0] * len(rollout.steps)
+        rollout.credits = {name: [0.0] * len(rollout.steps) for name in (OWED, AGAIN)}
         for record in rollout.questions:
             if not record.score > 0:  # wrong, or not scored
                 continue
@@ -65,10 +83,10 @@ def ask_without(rollouts: Sequence[Rollout], evaluator: QAEvaluator) -> None:
                 if step is not None:
                     others = found.passages[:place] + found.passages[place + 1 :]
                     requests.append(ReadRequest(question, others))
+                    rollout.credits[AGAIN][step] += 1
                     paid.append((rollout, step, record.score))
-        rollout.asked_again = len(requests) - asked
     for (rollout, step, score), record in zip(paid, evaluator.ask(requests), strict=True):
-        rollout.evidence[step] += (score - record.score) / len(rollout.questions)
+        rollout.credits[OWED][step] += (score - record.score) / len(rollout.questions)
         if record.error:
             chunk = rollout.steps[step].chunk_index
             rollout.errors.setdefault(chunk, f"evidence: {record.error}")

@@ -1,0 +1,159 @@
+"""Credit: which chunk steps of a rollout, and which of its tokens, a reward is for.
+
+``trajectory`` and ``step`` say which rows are compared. Any other is found by an entry point of
+``memalpha.credits``, whose name is the value of the option ``credit``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from typing_extensions import override
+
+from memalpha.agent.rollout import Rollout, RunRollouts
+from memalpha.agent.step import AgentStep
+from memalpha.errors import InputError
+from memalpha.plugins import GROUPS, find_plugins, load_plugin, plugin_names
+from memalpha.qa.readers import QAEvaluator
+from memalpha.rewards import RewardConfig, StepReward
+from memalpha.training.rows import Scale, TrainingRow, build_rows
+from memalpha.types import Generator, Instance, Sampling
+
+if TYPE_CHECKING:
+    from memalpha.training.config import RunOptions
+
+GROUP = "memalpha.credits"
+
+
+@runtime_checkable
+class Credit(Protocol):
+    """Who is credited with a reward, from options to rows.
+
+    The methods are called in the order in which they stand here: ``check`` when options are read,
+    ``reward`` when the scorer is made, the others in each draw, by trainer and scorer. A group has
+    ``group_size`` rollouts of one instance, one after the other. An own credit is best derived from
+    ``StepCredit``, of which each method does nothing more than it has to.
+    """
+
+    needs_trainer: bool
+    """Whether ``draw`` or ``rows`` do something of their own: the scorer alone, with the trainer of
+    another package, is then not this credit."""
+
+    def check(self, options: "RunOptions", group_size: int) -> None:
+        """Raise InputError for options of a run that do not go with this credit."""
+
+    def reward(self, config: RewardConfig) -> RewardConfig:
+        """Return the reward that is paid where the options say ``config``."""
+
+    def draw(
+        self,
+        roll_out: RunRollouts,
+        instances: Sequence[Instance],
+        agent: AgentStep,
+        generator: Generator,
+        sampling: Sampling,
+        group_size: int,
+    ) -> list[Rollout]:
+        """Return a rollout of each of ``instances``, a group of each. ``roll_out`` runs them, once
+        or several times, with these arguments or others; its errors are raised.
+        """
+
+    def ask(self, rollouts: Sequence[Rollout], evaluator: QAEvaluator) -> None:
+        """Ask more of rollouts whose own questions have been asked. Numbers that come of it are
+        kept in ``Rollout.credits`` for functions of the reward, failures in ``Rollout.errors``.
+        """
+
+    def metrics(self, rollouts: Sequence[Rollout]) -> Mapping[str, tuple[float, int]]:
+        """Return metrics by name, as ``RolloutScorer.metrics`` does."""
+
+    def rows(
+        self,
+        rollouts: Sequence[Rollout],
+        rewards: Sequence[Sequence[StepReward]],
+        group_size: int,
+        config: RewardConfig,
+        scale: Scale,
+        agent: AgentStep,
+    ) -> list[TrainingRow]:
+        """Return the rows of scored rollouts with their advantages, as ``build_rows`` does."""
+
+    def group_key(self, row: TrainingRow, group_size: int) -> tuple[int, int]:
+        """Return a name of the rows that a row is compared with."""
+
+
+class StepCredit:
+    """``step``, the default: the rows of one chunk of an instance are compared."""
+
+    needs_trainer = False
+
+    def check(self, options: "RunOptions", group_size: int) -> None:
+        """All options go with it."""
+
+    def reward(self, config: RewardConfig) -> RewardConfig:
+        """Return the reward as it is."""
+        return config
+
+    def draw(
+        self,
+        roll_out: RunRollouts,
+        instances: Sequence[Instance],
+        agent: AgentStep,
+        generator: Generator,
+        sampling: Sampling,
+        group_size: int,
+    ) -> list[Rollout]:
+        """Run each rollout once."""
+        return roll_out(instances, agent, generator, sampling)
+
+    def ask(self, rollouts: Sequence[Rollout], evaluator: QAEvaluator) -> None:
+        """Ask nothing more."""
+
+    def metrics(self, rollouts: Sequence[Rollout]) -> Mapping[str, tuple[float, int]]:
+        """Return none."""
+        return {}
+
+    def rows(
+        self,
+        rollouts: Sequence[Rollout],
+        rewards: Sequence[Sequence[StepReward]],
+        group_size: int,
+        config: RewardConfig,
+        scale: Scale,
+        agent: AgentStep,
+    ) -> list[TrainingRow]:
+        """Return rows compared by ``group_key``."""
+        return build_rows(rollouts, rewards, group_size, config, self.group_key, scale)
+
+    def group_key(self, row: TrainingRow, group_size: int) -> tuple[int, int]:
+        """Return the instance and the chunk."""
+        return (row.group_index, row.chunk_index)
+
+
+class TrajectoryCredit(StepCredit):
+    """``trajectory``: all rows of an instance's rollouts are compared (published)."""
+
+    @override
+    def group_key(self, row: TrainingRow, group_size: int) -> tuple[int, int]:
+        """Return the instance."""
+        return (row.group_index, -1)
+
+
+CREDITS: Mapping[str, Callable[[], Credit]] = {"trajectory": TrajectoryCredit, "step": StepCredit}
+
+
+def credit_names() -> list[str]:
+    """Return the names of all credits."""
+    return plugin_names(GROUP, CREDITS)
+
+
+def make_credit(name: str) -> Credit:
+    """Return the credit of a name; InputError if its entry point names something else."""
+    if name in CREDITS:
+        return CREDITS[name]()
+    entry = find_plugins(GROUP)[name]
+    made = load_plugin(entry)
+    credit = made() if callable(made) else made
+    if not isinstance(credit, Credit):
+        raise InputError(
+            f"the entry point {name!r} of {GROUP!r} names {entry.value}", expected=GROUPS[GROUP]
+        )
+    return credit
