@@ -29,7 +29,7 @@ from memalpha.data import (
 )
 from memalpha.data.rows import PARQUET_NAME, iter_parquet, read_instances, write_parquet
 from memalpha.data.source import Source, Tally, apart, as_asked, count_words_and_signs
-from memalpha.errors import InputError, SchemaError
+from memalpha.errors import InputError, SchemaError, from_extra
 from memalpha.files import file_sha256, replacing_folder
 from memalpha.plugins import GROUPS, find_plugins, load_plugin
 from memalpha.qa.metrics import LABEL_METRICS
@@ -253,7 +253,8 @@ class _NearIndex:
 
     @cached_property
     def _index(self) -> Any:
-        from datasketch import MinHashLSH  # a slow import
+        with from_extra("data"):
+            from datasketch import MinHashLSH  # a slow import
 
         # Weights that avoid misses; the estimate in ``has`` removes false candidates.
         return MinHashLSH(threshold=THRESHOLD, num_perm=_PERMUTATIONS, weights=(0.1, 0.9))
@@ -272,7 +273,8 @@ class _NearIndex:
         return any(needed is None or needed & shared for needed in near)
 
     def _signature(self, text: str) -> Any:
-        from datasketch import LeanMinHash, MinHash
+        with from_extra("data"):
+            from datasketch import LeanMinHash, MinHash
 
         units = text.split(self._separator) if self._separator else list(text)
         starts = range(max(1, len(units) - self._size + 1))

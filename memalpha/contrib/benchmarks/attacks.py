@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from scipy.stats import binomtest
 
 from memalpha.agent.rollout import StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import PRESETS, generate, made_up_word
 from memalpha.data.teacher import TeacherConfig, teach
-from memalpha.errors import InputError
+from memalpha.errors import InputError, from_extra
 from memalpha.measure.run import Job, run_jobs
 from memalpha.memory.memory import Memory
 from memalpha.qa.metrics import words
@@ -337,6 +336,8 @@ def rate(hits: Sequence[bool]) -> dict[str, float]:
     """
     if not hits:
         return {"hits": 0, "trials": 0, "share": math.nan, "low": math.nan, "high": math.nan}
+    with from_extra("benchmarks"):
+        from scipy.stats import binomtest
     test = binomtest(sum(hits), len(hits))
     low, high = test.proportion_ci(method="wilson")
     return {"hits": test.k, "trials": test.n, "share": test.k / test.n, "low": low, "high": high}
