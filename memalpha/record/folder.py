@@ -70,7 +70,7 @@ _TRAJECTORY = re.compile(r"step-[0-9]+-rank-[0-9]+")
 
 LISTS = ("sets", "systems", "readers")  # options of an evaluation
 _MAY_GROW = (*LISTS, "digest")
-MAY_CHANGE = frozenset(
+MAY_CHANGE: frozenset[str] = frozenset(
     [
         "output_dir",
         "max_steps",
