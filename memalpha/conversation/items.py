@@ -244,14 +244,13 @@ def _with_clock(date: datetime, clock: re.Match[str], offset: timedelta | None) 
 def in_order(utterances: Sequence[Utterance]) -> list[Utterance]:
     """Return what was said in a conversation without a tree, oldest first.
 
-    A list that ends before it begins, and whose times go back as often as forward or more, is
-    newest first. Then of what has one time a user speaks before the assistant.
+    In a list that is newest first, of what has one time a user speaks before the assistant.
     """
     times = [known for each in utterances if (known := moment(each.time or "")) is not None]
-    steps = [(first > second) - (first < second) for first, second in pairwise(times)]
-    if not times or times[0] <= times[-1] or sum(steps) < 0:
+    if not is_newest_first(times):
         return list(utterances)
-    if -1 in steps and len(times) == len(utterances):  # parts of it are oldest first
+    grows = any(first < second for first, second in pairwise(times))
+    if grows and len(times) == len(utterances):  # parts of it are oldest first
         return sorted(utterances, key=_moment_of)
     ordered: list[Utterance] = []
     for _, group in groupby(reversed(utterances), key=lambda each: each.time):
@@ -259,6 +258,12 @@ def in_order(utterances: Sequence[Utterance]) -> list[Utterance]:
         turned = alike[0].role == ASSISTANT and alike[-1].role == USER
         ordered += reversed(alike) if turned else alike
     return ordered
+
+
+def is_newest_first(times: Sequence[datetime]) -> bool:
+    """Whether times end before they begin, and go back as often as forward or more."""
+    steps = [(first > second) - (first < second) for first, second in pairwise(times)]
+    return bool(times) and times[0] > times[-1] and sum(steps) >= 0
 
 
 def _moment_of(utterance: Utterance) -> float:
