@@ -35,7 +35,8 @@ from memalpha.store.history import Event
 from memalpha.store.journal import DurableMemory, Namespace, Origin, digest_of
 from memalpha.store.records import RecordKind
 from memalpha.text import is_to_come, later, moment
-from memalpha.types import Change, Chunk, Entry, Operation, OperationKind
+from memalpha.types import Change, Chunk, Entry, Operation, OperationKind, TokenCounter
+from memalpha.units import UNIT_TOKENS, units
 
 if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent
@@ -411,10 +412,11 @@ def _follow_changes(durable: DurableMemory, found: Found, report: Imported) -> N
     for entry_id, event in events.items():
         if source_of[entry_id] in again and not _all_left([event]):
             written[source_of[entry_id]].append(event)
+    count = durable.memory.count_tokens
     differ = [
         (again[source], there)
         for source, there in written.items()
-        if all(map(_is_of_import, there)) and _says_else(again[source], there)
+        if all(map(_is_of_import, there)) and _says_else(again[source], there, count)
     ]
     changed = [
         (message, there)
@@ -434,20 +436,22 @@ def _is_of_import(event: Event) -> bool:
     return _written(event) and event.origin is not None and event.origin.agent == WRITER
 
 
-def _says_else(message: Sourced, there: Sequence[Event]) -> bool:
+def _says_else(message: Sourced, there: Sequence[Event], count: TokenCounter) -> bool:
     """Whether a message or an entry has another text than what was written of it, and is no older
     version of that.
     """
-    before = there[0].after
-    if (
-        before
-        and isinstance(message.what, Remembered)
-        and later(before.timestamp, message.what.time)
-    ):
+    written = [event.after for event in there if event.after]
+    if isinstance(message.what, Remembered):
+        entry = written[0]
+        older = later(entry.timestamp, message.what.time)
+        return not older and _plain(entry.content) != _plain(message.what.text)
+    label = message.what.label
+    text = _plain(message.what.text, label)
+    said = [_plain(line.content, label) for line in written]
+    if all(line in text for line in said) and not _without(text, said):
         return False
-    label = _utterance(message).label if isinstance(message.what, Utterance) else ""
-    said = [event.after.content for event in there if event.after]
-    return _plain(message.what.text, label) != "".join(_plain(text, label) for text in said)
+    text, labels = message.what.labelled  # it says something again and again, or something else
+    return {line.content for line in written} != set(units(text, UNIT_TOKENS, count, labels))
 
 
 def _rewrite(
@@ -484,11 +488,18 @@ def _rewrite(
     return True
 
 
-def _plain(text: str, label: str) -> str:
-    """Return a text without what lines of the archive add to it."""
-    if label:
-        text = text.replace(">", "")
-    return "".join(text.split()).replace("".join(f"{label}:".split()) if label else "\0", "")
+def _plain(text: str, label: str = "") -> str:
+    """Return a text without white space, and without what lines of a speaker add to it."""
+    if not label:
+        return "".join(text.split())
+    return "".join(text.replace(">", "").split()).replace("".join(f"{label}:".split()), "")
+
+
+def _without(text: str, said: Iterable[str]) -> str:
+    """Return what of a text no line says; a line that is said twice is kept once."""
+    for line in sorted(said, key=len, reverse=True):
+        text = text.replace(line, "")
+    return text
 
 
 def _written(event: Event) -> bool:
@@ -652,11 +663,8 @@ class _Lines:
         if message.digest not in self._archived:
             return False
         label = _utterance(message).label
-        left = _plain(message.what.text, label)
         said = [_plain(line.content, label) for line in self.alive(memory, message.source)]
-        for text in sorted(said, key=len, reverse=True):
-            left = left.replace(text, "")
-        return bool(left)
+        return bool(_without(_plain(message.what.text, label), said))
 
     def alive(self, memory: Memory, source: str) -> list[Entry]:
         """Return the lines of a message that are there."""

@@ -193,6 +193,20 @@ def test_a_message_that_was_edited_in_place_takes_the_place_of_what_was_read(fou
     assert import_messages(durable, new).changed == 0
 
 
+def test_a_text_that_says_a_line_twice_or_is_quoted_is_not_taken_for_edited(found, store):
+    _, durable = store
+    said = [
+        "The same again and again. " * 40,
+        "So:\nUser: I said so.\n> Ann: yes\n\nEnd.",
+        "汉字。" * 200,
+    ]
+    for number, text in enumerate(said):
+        chat = {**openwebui(text, f"{text} Yes."), "id": f"c{number}"}
+        assert import_messages(durable, found(chat)).read == 2
+        again = import_messages(durable, found(chat))
+        assert (again.there, again.changed, again.skipped) == (2, 0, {})
+
+
 def test_an_edit_of_what_was_forgotten_in_part_brings_nothing_back(found, store):
     _, durable = store
     long = "My door code is 4711. " + "I walk along the river every morning and think of it. " * 6
