@@ -316,6 +316,17 @@ def test_an_adapter_of_plain_lora_loads_whatever_names_its_layers(nano, adapter,
     torch.testing.assert_close(logits, wanted)
 
 
+@pytest.mark.parametrize("layer", ["lm_head", "embed_tokens"])
+def test_an_adapter_of_a_weight_that_two_modules_share_is_refused(nano, tmp_path, layer):
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(nano),
+        LoraConfig(r=2, target_modules=["q_proj", layer], task_type="CAUSAL_LM"),
+    )
+    model.save_pretrained(tmp_path / "tied", save_embedding_layers=False)
+    with pytest.raises(InputError, match=f"matrices for .*{layer}, whose weight another module"):
+        load_policy_model(nano, adapter=tmp_path / "tied")
+
+
 def test_an_adapter_of_another_vocabulary_is_refused_by_its_fingerprint(adapter, tmp_path):
     other = build_nano(tmp_path / "other", ["word", "apple", "pear"], layers=1, hidden=32)
     with pytest.raises(InputError, match="belongs to another base"):

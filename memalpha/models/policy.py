@@ -371,7 +371,8 @@ def check_adapter(
     adapter: Path, base: Path | str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     """Raise InputError unless an adapter fits this base: each of its matrices has a place, finite
-    values and the right shape, and no place is left. Warn if only the base's weights may differ.
+    values and the right shape, none is of a shared weight, and no place is left. Warn if only the
+    base's weights may differ.
     """
     config = check_adapter_folder(adapter)
     shapes = _shapes(adapter)
@@ -398,6 +399,15 @@ def check_adapter(
         fix="give the adapter's own base as the model, or train an adapter on this one "
         "(`memalpha warmup`)",
     )
+    shared = sorted(layer for layer in layers if _is_shared(model, layer))
+    InputError.raise_if(  # merged into the weight, they would change both modules
+        shared,
+        f"adapter {adapter} has matrices for {', '.join(shared[:1])}, whose weight another module "
+        "of the base shares",
+        expected="an adapter of plain LoRA on linear layers below the head",
+        fix="merge it, where it was made, into a base whose head has weights of its own, and give "
+        "the whole model",
+    )
     _check_names(config, names, adapter / ADAPTER_CONFIG)
     _check_places(adapter, config, shapes, weightless(model.config))
     digests = {model_record(base).get("weights_sha256"), record.get("base_weights_sha256")}
@@ -405,6 +415,13 @@ def check_adapter(
     if len(digests - {None}) > 1 or (theirs is None and renamed):
         message = "adapter %s was trained on %s; %s may have other weights of the same model"
         log.warning(message, adapter, trained_on, base)
+
+
+def _is_shared(model: PreTrainedModel, layer: str) -> bool:
+    """Whether another module of a model has the weight of this layer, too, such as a tied head."""
+    weight = getattr(model.get_submodule(layer), "weight", None)
+    modules = model.modules() if weight is not None else ()
+    return sum(getattr(module, "weight", None) is weight for module in modules) > 1
 
 
 def _shapes(adapter: Path) -> dict[str, tuple[int, ...]]:
