@@ -343,16 +343,8 @@ def check_place(
         expected="a new folder",
         fix="add --overwrite or --resume (for a training), or choose another --output_dir",
     )
-    for option, names in (reads or {}).items() if filled else ():
-        for name in names:
-            InputError.raise_if(
-                name
-                and Path(name).exists()
-                and Path(name).resolve().is_relative_to(folder.resolve()),
-                f"{option} {name!r} lies in the run that is to be overwritten",
-                fix="choose another --output_dir",
-            )
     if filled:
+        check_reads(folder, reads or {})
         check_made(folder, MADE, "run")
         RunFolderError.raise_if(
             not (folder / _ABOUT).is_file(),
@@ -361,6 +353,21 @@ def check_place(
             fix="choose another --output_dir",
         )
     return False
+
+
+def check_reads(folder: Path, reads: Mapping[str, Iterable[str]]) -> None:
+    """Raise InputError if a folder that is to be overwritten holds what the new run reads: paths by
+    option.
+    """
+    for option, names in reads.items():
+        for name in names:
+            InputError.raise_if(
+                name
+                and Path(name).exists()
+                and Path(name).resolve().is_relative_to(folder.resolve()),
+                f"{option} {name!r} lies in the run that is to be overwritten",
+                fix="choose another --output_dir",
+            )
 
 
 def check_made(folder: Path, made: re.Pattern[str], what: str) -> None:
