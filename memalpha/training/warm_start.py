@@ -18,7 +18,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.step import AgentStep, context_of, window_of
+from memalpha.agent.step import AgentStep, check_tokens, context_of, window_of
 from memalpha.config import Share, parse
 from memalpha.data.load import load_data, source_names
 from memalpha.data.teacher import TeacherConfig
@@ -42,7 +42,7 @@ from memalpha.text import in_common, turn_end
 from memalpha.training.asking_demonstrations import demonstrate_asking
 from memalpha.training.build import load_policy, resolve_dtype
 from memalpha.training.checkpoints import WithoutArguments
-from memalpha.training.config import PolicyOptions, TrainerOptions
+from memalpha.training.config import PolicyOptions, TrainerOptions, clear_options
 from memalpha.training.demonstrations import demonstrate, demonstrate_reading, rule_based
 from memalpha.training.precision import check_scale, check_scaler, check_types, set_float16
 from memalpha.training.teacher_start import start_from_teacher
@@ -178,11 +178,19 @@ def _train(arguments: WarmupRunOptions, target: Path, report: EventReport) -> No
         f"takes {positions}" + (" (its window)" if positions == window_of(model.config) else ""),
         fix="lower view_tokens, or prepare the data with shorter chunks",
     )
+    for row in demonstrations:
+        check_tokens((*row.prompt_ids, *row.completion_ids), model.config)
+    with clear_options():
+        WarmupTrainer.get_optimizer_cls_and_kwargs(training, model)
+        trainer = WarmupTrainer(
+            demonstrations,
+            warmup.pack_tokens,
+            model=model,
+            args=training,
+            processing_class=tokenizer,
+        )
     if training.process_index == 0:  # an earlier warm start goes, perhaps one of the other kind
         remove_made(target)
-    trainer = WarmupTrainer(
-        demonstrations, warmup.pack_tokens, model=model, args=training, processing_class=tokenizer
-    )
     trainer.add_callback(ProgressCallback(report))
     trainer.remove_callback(PrinterCallback)
     trainer.train()
