@@ -401,7 +401,13 @@ def load_one(
     path = Path(name_or_path)
     if name_or_path in _GENERATED and not path.exists():
         values = dict(options or {})
-        seed = int(values.pop("seed", seed))
+        given = values.pop("seed", seed)
+        InputError.raise_if(
+            not str(given).isdecimal(),
+            f"seed of source {name_or_path!r} is {given!r:.60}",
+            expected="an integer, 0 or more",
+        )
+        seed = int(given)
         return list(Tally().instances(SOURCES[name_or_path].load(None, values, seed)))
     if not path.exists():
         listed = ", ".join(_GENERATED)
