@@ -45,9 +45,13 @@ _WRONG_SETUP = {
     403: "the key may not use this model",
     404: "no such model or URL",
 }
-STOPS = {"stop": StopReason.END, "length": StopReason.LENGTH}
+STOPS = {
+    **dict.fromkeys(("stop", "eos", "eos_token", "stop_sequence"), StopReason.END),
+    "length": StopReason.LENGTH,
+}
 Finish = Annotated[
-    Literal["stop", "length"], Field(validation_alias=AliasPath("choices", 0, "finish_reason"))
+    Literal["stop", "eos", "eos_token", "stop_sequence", "length"],
+    Field(validation_alias=AliasPath("choices", 0, "finish_reason")),
 ]
 _Shape = TypeVar("_Shape", bound=BaseModel)
 _URL = re.compile(

@@ -43,7 +43,7 @@ def evaluate(
     from memalpha.measure.options import GROUPS, parse_evaluate_options
     from memalpha.measure.run import evaluate as run_evaluation
     from memalpha.measure.tables import overall_tables, terminal
-    from memalpha.models.policy import agent_folder, base_of
+    from memalpha.models.policy import agent_folder, base_of, is_whole
 
     list_options(options, GROUPS)
     InputError.raise_if(
@@ -54,14 +54,21 @@ def evaluate(
     words = context.args
     if trained:
         folder = agent_folder(trained)
+        whole = is_whole(folder)
         system = {
             "kind": "agent",
-            "adapter": str(folder),
+            "adapter": "" if whole else str(folder),
             "settings": "own",
             "trust_tools": trust_tools,
         }
         named = any(word.partition("=")[0] == "--model" for word in words)
-        words = [*([] if named else ["--model", base_of(folder)]), *words]
+        InputError.raise_if(
+            named and whole,
+            f"--model beside --trained {trained}, which is a whole model",
+            expected="one of the two",
+        )
+        base = [] if named else ["--model", str(folder) if whole else base_of(folder)]
+        words = [*base, *words]
         given = ["--systems", json.dumps([{**system, "name": "x"}]), "--sets", json.dumps([data])]
         place = parse_evaluate_options([*given, *words]).options
         earlier = {} if place.overwrite else _earlier(Path(place.output_dir))
@@ -93,7 +100,8 @@ def with_agent(systems: Sequence[JsonObject], agent: JsonObject, trained: str) -
 
     The same agent again is the same system.
     """
-    same = [row for row in systems if row["options"].get("adapter") == agent["adapter"]]
+    alike = ("adapter",) if agent["adapter"] else ("adapter", "settings")
+    same = [row for row in systems if all(row["options"].get(n) == agent[n] for n in alike)]
     if same:
         return list(systems)
     path = Path(trained).resolve()

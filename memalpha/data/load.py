@@ -431,7 +431,13 @@ def load_one(
         generated = {name: each for name, each in all_sources().items() if not each.needs_input}
         if name_or_path in generated:
             values = dict(options or {})
-            seed = int(values.pop("seed", seed))
+            given = values.pop("seed", seed)
+            InputError.raise_if(
+                not str(given).isdecimal(),
+                f"seed of source {name_or_path!r} is {given!r:.60}",
+                expected="an integer, 0 or more",
+            )
+            seed = int(given)
             return list(Tally().instances(generated[name_or_path].load(None, values, seed)))
         listed = ", ".join(generated)
         raise InputError(

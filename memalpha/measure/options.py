@@ -227,6 +227,9 @@ def _seeds(row: Any) -> list[Any]:
     if not isinstance(row, Mapping) or not isinstance(row.get("adapter"), list):
         return [row]
     name = row.get("name") or row.get("kind")
+    InputError.raise_if(
+        not row["adapter"], f"adapter of {name!r} is []", expected="a folder, or a list of some"
+    )
     adapters = enumerate(row["adapter"], start=1)
     return [{"group": name, **row, "name": f"{name}-{n}", "adapter": each} for n, each in adapters]
 

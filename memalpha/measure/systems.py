@@ -420,7 +420,8 @@ class Agent(System):
     """A policy that writes its memory by tool calls."""
 
     adapter: str = ""  # its adapter's folder (empty = the untrained base model)
-    # the evaluation's (the adapter's schema and codec must match), or the adapter's
+    # the evaluation's (the adapter's schema and codec must match), or the adapter's (without one
+    # those of the model, if memalpha trained it whole)
     settings: Literal["shared", "own"] = "shared"
     # search what was read, too; this and the next two as its settings say (None), or otherwise
     archive: bool | None = None
@@ -432,20 +433,12 @@ class Agent(System):
     model_writes = True
 
     @override
-    def check(self) -> None:
-        InputError.raise_if(
-            self.settings == "own" and not self.adapter,
-            "settings 'own' of an agent without an adapter",
-            expected="an adapter, or settings: shared",
-        )
-
-    @override
     def prepare(self, setting: Setting) -> Setting:
         """Return the setting with the agent's own step; InputError if the adapter has others."""
         step = setting.step
         config = step.config
         if self.settings == "own":
-            config = AgentConfig.load(self.adapter, self.trust_tools)
+            config = AgentConfig.load(self.adapter or setting.host.model, self.trust_tools)
         elif self.adapter and (Path(self.adapter) / AGENT_FILE).is_file():  # others have none
             saved = AgentConfig.load(self.adapter, self.trust_tools)
             same = saved.codec == config.codec and MemorySchema.load(saved.schema) == step.schema

@@ -6,6 +6,7 @@ style sheet alone.
 
 import base64
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from importlib import resources
@@ -68,9 +69,13 @@ def _places(moments: Sequence[JsonMapping], last: int) -> list[tuple[float, floa
     return [(each["operation"] / last, each["share"]) for each in shares]
 
 
+_LONG_TOKEN = re.compile(r"(?<![\w+/=-])(?=\S*[0-9])(?=\S*[A-Za-z])[\w+/=-]{32,}")
+
+
 def _hidden(text: str) -> str:
-    """A text without its secrets."""
+    """A text without its secrets, and without long tokens, which may be pieces of one."""
     try:
-        return masked(text)[0]
+        shown = masked(text)[0]
     except MissingExtraError:
-        return without_secrets(text)  # the page tells that some were not looked for
+        shown = without_secrets(text)  # the page tells that some were not looked for
+    return _LONG_TOKEN.sub("[long token removed]", shown)

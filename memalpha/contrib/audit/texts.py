@@ -8,14 +8,15 @@ password is ...". MissingExtraError without the extra.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
 from memalpha.contrib.audit.view import Action, Fault, Finding, NamespaceView, Proposal
-from memalpha.credentials import Sensitive, apart, secrets_in, whole_token
+from memalpha.contrib.audit.words import parted
+from memalpha.credentials import PRIVATE_KEY, Sensitive, apart, secrets_in, whole_token
 from memalpha.errors import MissingExtraError
 from memalpha.types import Entry
 
@@ -49,13 +50,17 @@ def identifiers(view: NamespaceView) -> Iterator[Finding]:
 def _with_spans(
     view: NamespaceView, kind: Fault, spans_of: Callable[[str], list[Sensitive]]
 ) -> Iterator[Finding]:
-    spans = {line.id: spans_of(line.content) for line in view.live_lines}
-    for line in _of_private_keys(view):
-        spans[line.id] = [Sensitive(0, len(line.content), "private key")]
+    live = {line.id for line in view.live_lines}
+    held: dict[str, str] = {}  # what each line holds
     lines_with: dict[str, list[Entry]] = {}
-    for line in view.live_lines:
-        for span in spans[line.id]:
-            lines_with.setdefault(line.content[span.start : span.end], []).append(line)
+    for run in _runs(view.lines):
+        text, places = _joined(run, "") if len(run) > 1 else _alone(run[0])
+        for span in spans_of(text):
+            for line in _within(places, span, live):
+                held.setdefault(line.id, span.what)
+                lines_with.setdefault(text[span.start : span.end], []).append(line)
+    for line in _of_private_keys(view, live) if kind == Fault.SECRETS else ():
+        held[line.id] = "private key"
     told = set[str]()
     for entry in view.entries:
         found = spans_of(entry.content)
@@ -68,28 +73,72 @@ def _with_spans(
         proposal = Proposal(Action.FORGET, also=tuple(lines))
         yield view.finding(kind, entry, f"it holds: {found[0].what}", proposal, says)
     for line in view.live_lines:
-        if spans[line.id] and line.id not in told:
-            why = f"a line that was read holds: {spans[line.id][0].what}"
+        if line.id in held and line.id not in told:
+            why = f"a line that was read holds: {held[line.id]}"
             yield view.finding(kind, line, why, Proposal(Action.FORGET), line)
 
 
-def _of_private_keys(view: NamespaceView) -> Iterator[Entry]:
+_Parts = list[tuple[Entry, int, int]]
+"""Lines, with their places in a joined text: from where, to where."""
+
+
+def _runs(lines: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """Yield lines, those together to which one word was cut that is longer than a line."""
+    run: list[Entry] = []
+    for line in lines:
+        if run and not _goes_on(run[-1], line):
+            yield run
+            run = []
+        run.append(line)
+    if run:
+        yield run
+
+
+def _goes_on(before: Entry, line: Entry) -> bool:
+    """Whether a line begins inside the word with which the line before it ends."""
+    if line.source_chunk is None or line.source_chunk != before.source_chunk:
+        return False
+    speaker, text = parted(line.content)
+    first = text.partition(" ")[0]
+    last = before.content.rpartition(" ")[2]
+    return len(last) + len(first) > _LONG_WORD and speaker == parted(before.content)[0]
+
+
+def _alone(line: Entry) -> tuple[str, _Parts]:
+    return line.content, [(line, 0, len(line.content))]
+
+
+def _joined(lines: Sequence[Entry], between: str) -> tuple[str, _Parts]:
+    """Return a text of lines, without the labels of all but the first, and their places in it."""
+    text = ""
+    parts: _Parts = []
+    for line in lines:
+        start = len(text)
+        text += f"{between}{parted(line.content)[1]}" if parts else line.content
+        parts.append((line, start, len(text)))
+    return text, parts
+
+
+def _within(parts: _Parts, span: Sensitive, live: Container[str]) -> list[Entry]:
+    return [
+        line
+        for line, start, end in parts
+        if start < span.end and span.start < end and line.id in live
+    ]
+
+
+def _of_private_keys(view: NamespaceView, live: Container[str]) -> Iterator[Entry]:
     """The lines of a chunk from where a private key begins to where it ends."""
-    live = {line.id for line in view.live_lines}
     for lines in view.by_chunk.values():
-        inside = False
-        for line in lines:
-            begins = bool(_KEY_BEGINS.search(line.content))
-            ends = bool(_KEY_ENDS.search(line.content))
-            if (inside or begins) and line.id in live:
-                yield line
-            inside = (inside or begins) and not ends
+        text, parts = _joined(lines, " ")
+        for key in PRIVATE_KEY.finditer(text):
+            yield from _within(parts, Sensitive(*key.span(), "private key"), live)
 
 
 # ------------------------------------------------------------------------------------------------
 # secrets
-_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----(?!.*-----END)")
-_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----")
+_LONG_WORD = 40  # characters; of two pieces of a word that no line holds there are more
+_WINDOW = 2048  # characters that a pattern of detect-secrets sees: some take the square of it
 _SKIPPED = {"IPPublicDetector"}  # an address is no secret
 
 
@@ -115,7 +164,8 @@ def secret_spans(text: str) -> list[Sensitive]:
     spans = [
         Sensitive(match.start(), whole_token(text, match.end()), name)
         for name, pattern in _secret_patterns()
-        for match in pattern.finditer(text)
+        for start in range(0, max(1, len(text) - _WINDOW // 2), _WINDOW // 2)
+        for match in pattern.finditer(text, start, start + _WINDOW)
     ]
     return apart([*secrets_in(text), *spans])
 

@@ -20,6 +20,7 @@ from memalpha.contrib.importing.items import (
     dated,
     fields,
     in_order,
+    is_newest_first,
     listed,
     not_to_remember,
     owner_of,
@@ -29,6 +30,7 @@ from memalpha.contrib.importing.items import (
 )
 from memalpha.contrib.importing.trees import Node, id_of, is_tree, live_branch, parent_of
 from memalpha.conversation.messages import ASSISTANT, UNREAD, USER, Utterance
+from memalpha.text import moment
 
 NO_MESSAGES = "conversation without messages"
 NO_TEXT = "message without text"
@@ -59,6 +61,7 @@ def _told(
     """
     forgotten = not_to_remember(about)
     in_tree = is_tree(nodes)
+    nodes = nodes if in_tree else _numbered(nodes)
     branch = live_branch(nodes, current) if in_tree else list(range(len(nodes)))
     shown = set(branch)
     others = [place for place in range(len(nodes)) if place not in shown]
@@ -97,6 +100,22 @@ def _node(message: Any, place: int) -> Node:
 
 def _nodes(messages: Iterable[Any]) -> list[Node]:
     return [_node(message, place) for place, message in enumerate(messages)]
+
+
+def _numbered(nodes: Sequence[Node]) -> Sequence[Node]:
+    """Return the nodes of a list, of which those without an id have their place: in a list that is
+    newest first, and grows at its begin, that from its end.
+    """
+    if all(id_of(node.message) or node.id != str(place) for place, node in enumerate(nodes)):
+        return nodes
+    times = [moment(time_in(node.message)) for node in nodes]
+    if not is_newest_first([time for time in times if time is not None]):
+        return nodes
+    last = len(nodes) - 1
+    return [
+        node if id_of(node.message) else node._replace(id=str(last - place))
+        for place, node in enumerate(nodes)
+    ]
 
 
 def _name(about: dict[str, Any]) -> str:

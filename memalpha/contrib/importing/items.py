@@ -21,7 +21,13 @@ UNREADABLE_TIME = "time that cannot be read (its message is taken as undated)"
 _EARLIEST = 1e8
 _NEXT_UNIT = 1e11
 _LATEST = 1e20
-_DAYS = range(19000101, 21000000)  # a number such as 20240305
+# numbers such as 20240305, 202403051430 and 20240305143059; the longer ones are as thousandths of
+# 1976 and of the year 2600
+_DIGITS = {
+    "%Y%m%d": range(19000101, 21000000),
+    "%Y%m%d%H%M": range(199001010000, 210001010000),
+    "%Y%m%d%H%M%S": range(19900101000000, 21000101000000),
+}
 _LONGEST_TIME = 80  # characters of a text that is a time
 _IN_TIMES = ("$date", "$numberLong", "seconds", "_seconds", "value", "iso")  # MongoDB, Firestore
 # fields that hold the time of a message: all their words are of these, and one of the first
@@ -171,15 +177,26 @@ def _time(value: Any) -> str | None:
         return _time_in_text(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not value < _LATEST:
         return None
-    if isinstance(value, int) and value in _DAYS:
-        digits = str(value)
-        return _time_in_text(f"{digits[:4]}-{digits[4:6]}-{digits[6:]}")
+    date = _in_digits(value) if isinstance(value, int) else None
+    if date:
+        return date
     seconds = value
     while seconds >= _NEXT_UNIT:
         seconds /= 1000
     if not seconds >= _EARLIEST:
         return None
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _in_digits(value: int) -> str | None:
+    form = next((form for form, numbers in _DIGITS.items() if value in numbers), None)
+    if form is None:
+        return None
+    try:
+        date = datetime.strptime(str(value), form)
+    except ValueError:
+        return None
+    return date.isoformat(timespec="seconds")[: 10 if form == "%Y%m%d" else None]
 
 
 def _time_in_text(value: str) -> str | None:
@@ -192,7 +209,7 @@ def _time_in_text(value: str) -> str | None:
         return value
     text = " ".join(value.split())
     if re.fullmatch(r"[0-9]{9,19}(?:\.[0-9]+)?", text):
-        return _time(float(text))
+        return _time(int(text) if text.isdecimal() else float(text))
     return to_iso(text) or _other_form(text)
 
 
@@ -244,14 +261,13 @@ def _with_clock(date: datetime, clock: re.Match[str], offset: timedelta | None) 
 def in_order(utterances: Sequence[Utterance]) -> list[Utterance]:
     """Return what was said in a conversation without a tree, oldest first.
 
-    A list that ends before it begins, and whose times go back as often as forward or more, is
-    newest first. Then of what has one time a user speaks before the assistant.
+    In a list that is newest first, of what has one time a user speaks before the assistant.
     """
     times = [known for each in utterances if (known := moment(each.time or "")) is not None]
-    steps = [(first > second) - (first < second) for first, second in pairwise(times)]
-    if not times or times[0] <= times[-1] or sum(steps) < 0:
+    if not is_newest_first(times):
         return list(utterances)
-    if -1 in steps and len(times) == len(utterances):  # parts of it are oldest first
+    grows = any(first < second for first, second in pairwise(times))
+    if grows and len(times) == len(utterances):  # parts of it are oldest first
         return sorted(utterances, key=_moment_of)
     ordered: list[Utterance] = []
     for _, group in groupby(reversed(utterances), key=lambda each: each.time):
@@ -259,6 +275,12 @@ def in_order(utterances: Sequence[Utterance]) -> list[Utterance]:
         turned = alike[0].role == ASSISTANT and alike[-1].role == USER
         ordered += reversed(alike) if turned else alike
     return ordered
+
+
+def is_newest_first(times: Sequence[datetime]) -> bool:
+    """Whether times end before they begin, and go back as often as forward or more."""
+    steps = [(first > second) - (first < second) for first, second in pairwise(times)]
+    return bool(times) and times[0] > times[-1] and sum(steps) >= 0
 
 
 def _moment_of(utterance: Utterance) -> float:

@@ -77,7 +77,8 @@ def _mem0_about(value: dict[str, Any]) -> str | None:
         "app_id": word(value.get("app_id")) or word(payload.get("app_id")),
     }
     given = {name: each for name, each in kept.items() if each}
-    return json.dumps(given) if given else None
+    # without what is no Unicode text
+    return json.dumps(json.loads(clean(json.dumps(given, ensure_ascii=False)))) if given else None
 
 
 # ------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ not at all. So an import that was killed goes on where it ended, a second import
 and what was forgotten does not come back. A message is known by the ids of its conversation and of
 itself; a conversation without an id by the name of the file and its place in it, a message without
 one by its place. Not covered: of two files of one name, both without ids, the second counts as read
-already; a conversation that moves to another place in a file without ids is read again.
+already, and what of it has another text is counted; a conversation that moves to another place in a
+file without ids is read again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from memalpha.contrib.importing.exports import Export
-from memalpha.contrib.importing.items import Chat, Reasons, Remembered
+from memalpha.contrib.importing.items import Chat, Reasons, Remembered, clean
 from memalpha.conversation.messages import Utterance, joined_messages
 from memalpha.errors import InputError, JournalConflictError
 from memalpha.memory.memory import Memory
@@ -33,8 +34,9 @@ from memalpha.retrieval.archive import archive_chunk
 from memalpha.store.history import Event
 from memalpha.store.journal import DurableMemory, Namespace, Origin, digest_of
 from memalpha.store.records import RecordKind
-from memalpha.text import is_to_come, moment
-from memalpha.types import Change, Chunk, Entry, Operation, OperationKind
+from memalpha.text import is_to_come, later, moment
+from memalpha.types import Change, Chunk, Entry, Operation, OperationKind, TokenCounter
+from memalpha.units import UNIT_TOKENS, units
 
 if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent
@@ -48,6 +50,7 @@ _GONE = "message of which a line was forgotten or taken back"
 _BEGUN = "message that an agent has read in part: import with it again"
 _AGAIN = "message that the file holds twice"
 _TO_COME = "message or entry of a time that is to come"
+_ELSE = "message or entry that has another text than what is there of it"
 _SAID = "entry that the memory says already"
 _REFUSED = "entry refused"
 _NOT_ASKED = "message or entry of another user"
@@ -56,7 +59,7 @@ _SHOWN_USERS = 20
 
 class Sourced(NamedTuple):
     """A message or an entry to import; ``source`` names it in the journal: kind, conversation,
-    message.
+    message. ``named``: its conversation, or the entry, has an id.
     """
 
     source: str
@@ -64,6 +67,7 @@ class Sourced(NamedTuple):
     moment: datetime  # by which imports are ordered: not before that of the message before it
     conversation: str
     what: Utterance | Remembered
+    named: bool = True
 
 
 @dataclass
@@ -107,7 +111,8 @@ class Found:
 class Imported:
     """What an import did, in messages and entries.
 
-    ``left``: lines that it deleted, since their message is no longer shown.
+    ``left``: lines that it deleted, since their message is no longer shown. ``changed``: messages
+    and entries whose text took the place of another one, which an earlier import had read.
     """
 
     read: int = 0
@@ -115,6 +120,7 @@ class Imported:
     skipped: Reasons = field(default_factory=Counter)
     stopped: bool = False
     left: int = 0
+    changed: int = 0
 
 
 AfterBatch = Callable[[int], bool]
@@ -157,6 +163,7 @@ def collect(export: Export, user: str = "", from_users: Collection[str] = ()) ->
     branched = set[str]()
     left: dict[str, None] = {}
     by_digest: dict[str, Sourced] = {}
+    texts: defaultdict[str, dict[str, int]] = defaultdict(dict)  # of a source that several have
     owners: Counter[str] = Counter()
     skipped: Reasons = Counter()
     nameless: Counter[str] = Counter()
@@ -183,9 +190,9 @@ def collect(export: Export, user: str = "", from_users: Collection[str] = ()) ->
             time = max(time, moment(what.time or "") or _FIRST)
             part = f"/{_short(what.id)}" if isinstance(what, Utterance) else ""
             source = f"{export.kind}/{name}{part}"
-            message = Sourced(source, digest_of(source), time, name, what)
-            if by_digest.setdefault(message.digest, message) is not message:
-                skipped[_AGAIN] += 1
+            named = bool(item.id)
+            message = Sourced(source, digest_of(source), time, name, what, named)
+            skipped[_AGAIN] += not _added(by_digest, texts, message)
     _check_owners(export, owners, user, from_users)
     ordered = sorted(by_digest.values(), key=attrgetter("moment"))
     return Found(
@@ -198,6 +205,31 @@ def collect(export: Export, user: str = "", from_users: Collection[str] = ()) ->
         tuple(source for source in left if digest_of(source) not in by_digest),
         frozenset(branched),
     )
+
+
+def _added(
+    by_digest: dict[str, Sourced],
+    texts: defaultdict[str, dict[str, int]],
+    message: Sourced,
+) -> bool:
+    """Add a message or an entry; return False if there is one of its source and its text.
+
+    Of versions of an entry the newest stays. Messages of one source and several texts are several:
+    where they have no ids, each list of a conversation has its own places.
+    """
+    other = by_digest.setdefault(message.digest, message)
+    if other is message:
+        return True
+    if isinstance(message.what, Remembered):
+        if other.moment < message.moment:
+            by_digest[message.digest] = message
+        return False
+    numbers = texts[message.source]
+    numbers.setdefault(other.what.text, 1)
+    number = numbers.setdefault(message.what.text, len(numbers) + 1)
+    source = f"{message.source} {number}"
+    own = message._replace(source=source, digest=digest_of(source))
+    return number > 1 and by_digest.setdefault(own.digest, own) is own
 
 
 def _is_of(owner: str, names: Collection[str]) -> bool:
@@ -226,7 +258,7 @@ def _check_owners(
 
 
 def _short(name: str) -> str:
-    printable = re.sub(r"\s+", " ", name).strip()
+    printable = re.sub(r"\s+", " ", clean(name)).strip()
     return printable if len(printable) <= _LONGEST_ID else digest_of(printable)
 
 
@@ -239,6 +271,7 @@ def import_messages(
     report = Imported(skipped=Counter(found.skipped))
     write = partial(_write_entry, section=section_for(durable.schema, found.entries, section))
     _follow_branches(durable, found, report)
+    _follow_changes(durable, found, report)
     _in_batches(durable, found.entries, write, report, progress)
     _in_batches(durable, found.messages, _write_lines, report, progress)
     return report
@@ -356,6 +389,119 @@ def _follow_branches(durable: DurableMemory, found: Found, report: Imported) -> 
             durable.sign(Origin(WRITER, message.source))
 
 
+def _follow_changes(durable: DurableMemory, found: Found, report: Imported) -> None:
+    """Write again what has another text than an earlier import read. Only where what that import
+    wrote is there as it wrote it: what a user, an agent or an audit has changed stays. What has no
+    id may be of another file of that name, and what was written beside something that was forgotten
+    may have had it as a part: it is counted alone.
+    """
+    read = durable.sources()
+    again = {each.source: each for each in (*found.messages, *found.entries) if each.digest in read}
+    if not again:
+        return
+    events: dict[str, Event] = {}  # the last operation on each entry and line
+    source_of: dict[str, str] = {}
+    forgotten = set[int]()
+    for event in durable.history():
+        if event.forgotten:
+            forgotten.add(event.seq)
+        elif event.origin and event.entry:
+            source_of.setdefault(event.entry, event.origin.source)
+            events[event.entry] = event
+    written: defaultdict[str, list[Event]] = defaultdict(list)
+    for entry_id, event in events.items():
+        if source_of[entry_id] in again and not _all_left([event]):
+            written[source_of[entry_id]].append(event)
+    count = durable.memory.count_tokens
+    differ = [
+        (again[source], there)
+        for source, there in written.items()
+        if all(map(_is_of_import, there)) and _says_else(again[source], there, count)
+    ]
+    changed = [
+        (message, there)
+        for message, there in differ
+        if message.named and forgotten.isdisjoint(range(there[0].seq - 1, there[-1].seq + 2))
+    ]
+    report.skipped += Counter({_ELSE: len(differ) - len(changed)})
+    if not changed:
+        return
+    with durable.writing(Origin(WRITER)) as memory:
+        for message, there in changed:
+            report.changed += _rewrite(durable, memory, message, there, report)
+
+
+def _is_of_import(event: Event) -> bool:
+    """Whether what is there is as an import wrote it."""
+    return _written(event) and event.origin is not None and event.origin.agent == WRITER
+
+
+def _says_else(message: Sourced, there: Sequence[Event], count: TokenCounter) -> bool:
+    """Whether a message or an entry has another text than what was written of it, and is no older
+    version of that.
+    """
+    written = [event.after for event in there if event.after]
+    if isinstance(message.what, Remembered):
+        entry = written[0]
+        older = later(entry.timestamp, message.what.time)
+        return not older and _plain(entry.content) != _plain(message.what.text)
+    label = message.what.label
+    text = _plain(message.what.text, label)
+    said = [_plain(line.content, label) for line in written]
+    if all(line in text for line in said) and not _without(text, said):
+        return False
+    text, labels = message.what.labelled  # it says something again and again, or something else
+    return {line.content for line in written} != set(units(text, UNIT_TOKENS, count, labels))
+
+
+def _rewrite(
+    durable: DurableMemory,
+    memory: Memory,
+    message: Sourced,
+    there: Sequence[Event],
+    report: Imported,
+) -> bool:
+    """Put the text of a message or an entry in the place of what was written of it; return whether
+    it was done.
+    """
+    if isinstance(message.what, Remembered):
+        memory.metadata = message.what.metadata
+        before = memory.get(there[0].entry)
+        update = Operation(
+            OperationKind.UPDATE,
+            before.section if before else "",
+            message.what.text,
+            there[0].entry,
+            timestamp=message.what.time,
+        )
+        result = memory.apply(update, chunk=memory.clock, time=message.what.time)
+        if not result.ok:
+            report.skipped[f"{_REFUSED}: {result.code}"] += 1
+        durable.sign(Origin(WRITER, message.source))
+        return result.changed
+    for event in there:
+        delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=event.entry)
+        memory.apply(delete, chunk=memory.clock)
+    durable.sign(Origin(_LEAVER, message.source))
+    _write_lines(memory, message)
+    durable.sign(Origin(WRITER, message.source))
+    return True
+
+
+def _plain(text: str, label: str = "") -> str:
+    """Return a text without white space, and without what lines of a speaker add to it."""
+    if not label:
+        return "".join(text.split())
+    return "".join(text.replace(">", "").split()).replace("".join(f"{label}:".split()), "")
+
+
+def _without(text: str, said: Iterable[str]) -> str:
+    """Return what of a text no line says; a line that is said twice is kept once."""
+    for line in sorted(said, key=len, reverse=True):
+        text = text.replace(line, "")
+    return text
+
+
 def _written(event: Event) -> bool:
     """Whether a line is there, and no undo has brought it back."""
     return event.after is not None and event.kind is RecordKind.APPLY
@@ -397,6 +543,7 @@ def read_with(
         entries = replace(found, messages=[], branched=frozenset())
         report = import_messages(durable, entries, section=section, progress=progress)
         _follow_branches(durable, found, report)
+        _follow_changes(durable, replace(found, entries=[]), report)
         known = set(durable.sources(agent.name))
         lines = _Lines(durable)
     done = len(found.entries)
@@ -515,16 +662,9 @@ class _Lines:
         """Whether a message was archived, and something of it is no longer there."""
         if message.digest not in self._archived:
             return False
-        label = "".join(f"{_utterance(message).label}:".split())
-
-        def plain(text: str) -> str:
-            return "".join(text.replace(">", "").split()).replace(label, "")
-
-        left = plain(message.what.text)
-        said = [plain(line.content) for line in self.alive(memory, message.source)]
-        for text in sorted(said, key=len, reverse=True):
-            left = left.replace(text, "")
-        return bool(left)
+        label = _utterance(message).label
+        said = [_plain(line.content, label) for line in self.alive(memory, message.source)]
+        return bool(_without(_plain(message.what.text, label), said))
 
     def alive(self, memory: Memory, source: str) -> list[Entry]:
         """Return the lines of a message that are there."""

@@ -233,6 +233,7 @@ def _show(found: Found, report: Imported, seconds: float, as_json: bool) -> None
         "skipped": dict(report.skipped),
         "undated": found.undated,
         "left": report.left,
+        "changed": report.changed,
         "stopped": report.stopped,
         "seconds": round(seconds, 3),
     }
@@ -243,6 +244,11 @@ def _show(found: Found, report: Imported, seconds: float, as_json: bool) -> None
         lines.append(
             f"  deleted: {report.left} lines of messages that the file shows no more (edited, or"
             " not to be remembered); entries that an agent made of them stay"
+        )
+    if report.changed:
+        lines.append(
+            f"  changed: {report.changed} messages or entries have another text than before, which"
+            " took the place of the old one"
         )
     if report.there and found.by_place:
         lines.append(

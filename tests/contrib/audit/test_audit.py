@@ -3,8 +3,10 @@
 import json
 import re
 import sys
+from time import process_time
 
 import pytest
+from memalpha.contrib.importing.run import estimate_tokens
 
 from memalpha.cli import run
 from memalpha.contrib.audit.apply import BY, carry_out
@@ -375,3 +377,53 @@ def test_all_lines_of_a_private_key_are_found(tmp_path):
         secret = [each.entry.content for each in audit(view, choose(["secrets"])).findings]
     assert all(any(row in line for line in secret) for row in rows)
     assert not any("Keep it" in line or "Here it" in line for line in secret if "-----" not in line)
+
+
+_PEM = ["-----BEGIN RSA PRIVATE KEY-----", *(c * 60 + "a1B2" for c in "MNOPQRSTUV")]
+_PEM += ["-----END RSA PRIVATE KEY-----"]
+_JWT = f"eyJ{'aB1' * 20}.eyJ{'cD2' * 240}.{'eF3' * 110}"
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        pytest.param("User: my key:\n" + "\n".join(_PEM), _PEM, id="key of several lines"),
+        pytest.param('User: {"private_key": "' + "\\n".join(_PEM) + '"}', _PEM, id="key in JSON"),
+        pytest.param(f"User: curl -H 'Authorization: Bearer {_JWT}' https://x", [_JWT], id="token"),
+        pytest.param(f"it is {_JWT} .", [_JWT], id="token that nobody says"),
+    ],
+)
+def test_a_secret_that_is_cut_to_several_lines_is_found_whole_and_masked(
+    tmp_path, capsys, text, secret
+):
+    parts = [row[start : start + 40] for row in secret for start in range(0, len(row) - 40, 40)]
+    with Journal.open(tmp_path / "m.db") as journal:
+        durable = journal.memory(ANN, MemorySchema.load("facts"), estimate_tokens)
+        with durable.writing(Origin("import")) as memory:
+            archive_chunk(memory, 0, Chunk(text), [])
+            archive_chunk(memory, 9, Chunk("User: I live in Rome."), [])
+    page = tmp_path / "audit.html"
+    for kinds in ("secrets", "identifiers"):
+        shown(capsys, tmp_path / "m.db", "--kinds", kinds, "--page", page)
+        assert not any(part in page.read_text() for part in parts)
+    said = shown(capsys, tmp_path / "m.db", "--apply", "secrets", "--json")
+    (row,) = json.loads(said)["namespaces"]
+    assert row["left"] == {} and "identifiers" not in row["counts"]
+    with Journal.open(tmp_path / "m.db") as journal:
+        lines = [
+            line.content
+            for line in journal.memory(ANN, journal.schema(ANN)).memory.entries(ARCHIVE.name)
+        ]
+    assert "User: I live in Rome." in lines
+    assert not any(part[:20] in line for part in parts for line in lines)
+
+
+@pytest.mark.parametrize("part", ["http://", "a://b:", "eyJ"])
+def test_secrets_are_looked_for_in_time_that_grows_with_the_text(part):
+    text = part * (200_000 // len(part))
+    start = process_time()
+    secret_spans(text)
+    assert process_time() - start < 15  # by the square of its length it takes thirty and more
+    text = f"{text[:5000]} {KEY}"
+    last = secret_spans(text)[-1]
+    assert text[last.start : last.end] == KEY

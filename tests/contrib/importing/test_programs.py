@@ -328,6 +328,9 @@ def test_any_name_and_form_of_a_time(name):
 def test_other_zones_and_what_is_no_time():
     assert time_of("Sat Feb 01 2025 10:00:00 GMT+0530 (IST)") == "2025-02-01T10:00:00+05:30"
     assert time_of("Feb 1, 2025, 10:00 PM PST") == "2025-02-01T22:00:00-08:00"
+    assert time_of(202502011430) == time_of("202502011430") == "2025-02-01T14:30:00"
+    assert time_of(20250201143059) == time_of("20250201143059") == "2025-02-01T14:30:59"
+    assert time_of(1738420259000) == time_of("1738420259") == "2025-02-01T14:30:59+00:00"
     assert (time_of(20250201), time_of("2025年2月1日 10:00")) == (
         "2025-02-01",
         "2025-02-01T10:00:00",

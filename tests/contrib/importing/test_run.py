@@ -174,6 +174,126 @@ def test_an_agent_follows_the_branch_too_and_forgotten_lines_stay_away(found, fo
     assert "User: I like walnuts." not in texts(facts)
 
 
+def openwebui(text, answer):
+    """A chat whose messages keep their ids when they are edited."""
+    asked = {"id": "m1", "parentId": None, "childrenIds": ["m2"], "role": "user", "content": text}
+    said = {"id": "m2", "parentId": "m1", "childrenIds": [], "role": "assistant", "content": answer}
+    history = {"messages": {"m1": asked, "m2": said}, "currentId": "m2"}
+    return {"id": "chat", "created_at": 1714557600, "chat": {"history": history}}
+
+
+def test_a_message_that_was_edited_in_place_takes_the_place_of_what_was_read(found, store):
+    _, durable = store
+    import_messages(durable, found(openwebui("I live in Oslo. I am Ann.", "Noted.")))
+    new = found(openwebui("I live in Rome. I am Ann.", "Noted."))
+    assert import_messages(durable, new) == Imported(0, 2, new.skipped, changed=1)
+    assert sorted(texts(durable)) == ["Assistant: Noted.", "User: I live in Rome. I am Ann."]
+    assert import_messages(durable, new) == Imported(0, 2, new.skipped)
+    durable.undo(len(durable.history()), importing.Origin("ann"))  # what a user took back stays so
+    assert import_messages(durable, new).changed == 0
+
+
+def test_a_text_that_says_a_line_twice_or_is_quoted_is_not_taken_for_edited(found, store):
+    _, durable = store
+    said = [
+        "The same again and again. " * 40,
+        "So:\nUser: I said so.\n> Ann: yes\n\nEnd.",
+        "汉字。" * 200,
+    ]
+    for number, text in enumerate(said):
+        chat = {**openwebui(text, f"{text} Yes."), "id": f"c{number}"}
+        assert import_messages(durable, found(chat)).read == 2
+        again = import_messages(durable, found(chat))
+        assert (again.there, again.changed, again.skipped) == (2, 0, {})
+
+
+def test_an_edit_of_what_was_forgotten_in_part_brings_nothing_back(found, store):
+    _, durable = store
+    long = "My door code is 4711. " + "I walk along the river every morning and think of it. " * 6
+    import_messages(durable, found(openwebui(long, "Noted.")))
+    (first, *_) = [line for line in durable.memory.snapshot().entries if "4711" in line.content]
+    durable.forget(first.id)
+    new = found(openwebui(long + "Yes.", "Noted."))
+    report = import_messages(durable, new)
+    assert (report.changed, report.skipped) == (0, {importing._ELSE: 1})
+    assert not any("4711" in text for text in texts(durable))
+
+
+def test_an_entry_that_another_memory_has_updated_is_updated(found, store):
+    _, durable = store
+
+    def memory(text, day, name="mem0.json"):
+        row = {"id": "a1", "memory": text, "user_id": "marta", "created_at": "2024-01-01"}
+        return found({**row, "updated_at": f"2024-05-{day}"}, name=name)
+
+    import_messages(durable, memory("Lives in Oslo", "01"))
+    assert import_messages(durable, memory("Lives in Rome", "02")).changed == 1
+    assert import_messages(durable, memory("Lives in Oslo", "01")).changed == 0  # an older one
+    (entry,) = durable.memory.snapshot().entries
+    assert (entry.content, entry.timestamp) == ("Lives in Rome", "2024-05-02")
+    insert = durable.undo(entry.updated, importing.Origin("ann")).after
+    assert insert is not None and insert.content == "Lives in Oslo"
+    assert import_messages(durable, memory("Lives in Rome", "02")).changed == 0
+    both = found(
+        {"id": "a1", "memory": "old", "user_id": "m", "updated_at": "2024-05-02"},
+        {"id": "a1", "memory": "older", "user_id": "m", "updated_at": "2024-05-01"},
+        {"id": "a1", "memory": "new", "user_id": "m", "updated_at": "2024-05-03"},
+    )
+    assert [entry.what.text for entry in both.entries] == ["new"]
+
+
+def test_another_file_of_the_same_name_without_ids_changes_nothing_and_is_counted(found, store):
+    _, durable = store
+    import_messages(durable, found({"role": "user", "content": "I live in Oslo."}, name="c.json"))
+    report = import_messages(
+        durable, found({"role": "user", "content": "I like tea."}, name="c.json")
+    )
+    assert (report.there, report.skipped) == (1, {importing._ELSE: 1})
+    assert texts(durable) == ["User: I live in Oslo."]
+
+
+def test_lists_of_one_conversation_without_ids_are_all_read(found):
+    def part(*said):
+        rows = [{"role": "user", "content": text} for text in said]
+        return {"conversation_id": "c1", "messages": rows}
+
+    whole = found(part("One.", "Two."), part("Three.", "Two."), part("Four."), name="c.json")
+    said = [(message.what.text, message.source) for message in whole.messages]
+    assert said == [
+        ("One.", "messages/c1/0"),
+        ("Two.", "messages/c1/1"),
+        ("Three.", "messages/c1/0 2"),
+        ("Four.", "messages/c1/0 3"),
+    ]
+    assert whole.skipped == {importing._AGAIN: 1}
+
+
+def test_a_list_that_is_newest_first_grows_at_its_begin(found, store):
+    _, durable = store
+
+    def said(*days):
+        rows = [
+            {"role": "user", "content": f"Day {day}.", "time": f"2024-05-0{day}"} for day in days
+        ]
+        return import_messages(durable, found(*rows, name="log.json"))
+
+    assert said(3, 2, 1).read == 3
+    grown = said(5, 4, 3, 2, 1)
+    assert (grown.read, grown.there, grown.skipped) == (2, 3, {})
+    assert texts(durable) == [f"User: Day {day}." for day in range(1, 6)]
+
+
+def test_ids_that_are_no_unicode_text_are_read(found, store):
+    _, durable = store
+    row = {"role": "user", "content": "Hi.", "id": "a\ud83d", "conversation_id": "\udc00"}
+    assert import_messages(durable, found(row, name="c.json")).read == 1
+    about = {"metadata": {"k\ud800": "\udfff"}, "created_at": "2024-01-01"}
+    entry = {"id": "m\ud800", "memory": "Likes tea", **about}
+    assert import_messages(durable, found(entry, name="mem0.json")).read == 1
+    (metadata,) = [each.metadata for each in durable.memory.snapshot().entries if each.metadata]
+    assert json.loads(metadata) == {"metadata": {"k\ufffd": "\ufffd"}}
+
+
 def test_what_was_said_on_several_days_is_an_entry_of_each(found, store):
     _, durable = store
     said = {"memory": "Took a warfarin tablet", "user_id": "u"}
