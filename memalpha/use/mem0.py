@@ -13,7 +13,6 @@ fields; of others only ``_NO_EFFECT`` are accepted, and all else is refused (400
 """
 
 import json
-import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -36,7 +35,7 @@ from memalpha.text import is_text, to_iso
 from memalpha.types import Change, Chunk, Entry, JsonObject, Operation, OperationKind
 from memalpha.use.access import HEADERS, Caller, Callers, Problem, agreed
 from memalpha.use.filters import ENTITIES, NONE, Filter, every, read_filters, time_of
-from memalpha.use.operations import ENDPOINTS, Operations, invalid, problem_of
+from memalpha.use.operations import ENDPOINTS, Operations, invalid, problem_of, read_json
 
 _PATH = re.compile(
     r"/(?:v[123]/)?memories(?:/.*)?|/search|/v1/(?:ping|batch|event/.*)|/v[12]/entities(?:/.*)?"
@@ -298,29 +297,10 @@ def _twice(name: str) -> Problem:
 
 def _loaded(text: str | bytes) -> Any:
     """Read JSON of Unicode text, in which no name stands twice; ValueError if it is none."""
-    try:
-        value = json.loads(
-            text, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite
-        )
-        written = json.dumps(value, ensure_ascii=False)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    if not is_text(written):
+    value = read_json(text)
+    if not is_text(json.dumps(value, ensure_ascii=False)):
         raise ValueError("it holds what is no Unicode text")
     return value
-
-
-def _once(pairs: Sequence[tuple[str, Any]]) -> JsonObject:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a name stands there twice")
-    return fields
-
-
-def _finite(number: str) -> float:
-    if not math.isfinite(float(number)):
-        raise ValueError(f"{number[:40]} is no number that can be held")
-    return float(number)
 
 
 def _quoted(part: str) -> str:
