@@ -34,6 +34,7 @@ HEADERS = {part: f"Memalpha-{part.capitalize()}" for part in ("user", "agent", "
 _SCHEMES = ("bearer", "token")  # of Authorization; the second is Mem0's
 API_KEY = "X-API-Key"  # header of a token, as Mem0's own server takes it, where there is no other
 CALLER = "memalpha.caller"  # key of the Caller in an ASGI scope
+_SHA256 = re.compile("[0-9a-f]{64}")
 _PLACE = re.compile(
     r"(?:[a-z][a-z0-9+.-]*://)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.IGNORECASE
 )
@@ -235,13 +236,19 @@ class Callers:
     def load(cls, path: str | Path) -> Callers:
         """Read a YAML tokens file; InputError if it is not valid."""
         rows: Any = read_yaml(Path(path)).get("tokens")
-        for row in rows if isinstance(rows, list) else [rows]:
+        # no value is shown: it may be the token itself
+        for at, row in enumerate(rows if isinstance(rows, list) else [rows], 1):
             blank = not isinstance(row, dict) or None in row.values()  # never taken for "any"
             InputError.raise_if(
                 blank or not row.get("sha256"),
-                f"{path} has a blank value, no sha256 or no list of tokens: {row}",
+                f"token {at} of {path} has a blank value or no sha256, or there is no list",
                 expected="a list `tokens` of {name, sha256, user}, each optionally with agent "
                 "and session, or any_user: true",
+            )
+            InputError.raise_if(
+                not _SHA256.fullmatch(str(row["sha256"])),
+                f"the sha256 of token {at} of {path} is none",
+                expected="64 characters of 0-9 and a-f, as memalpha token prints it",
             )
         return cls([read(Grant, row, f"token {at} of {path}") for at, row in enumerate(rows, 1)])
 

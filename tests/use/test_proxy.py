@@ -203,6 +203,15 @@ def test_an_upstream_that_is_gone_is_told_and_one_that_is_no_url_refused(tmp_pat
         ServeConfig(upstream="localhost:8000")
 
 
+@pytest.mark.parametrize(
+    "place", ["u:SECRET@h/v1", "u:S/@SECRET@h/v1", "h/v1?key=SECRET", "h#SECRET"]
+)
+def test_a_url_that_is_refused_is_shown_without_what_may_be_secret(place):
+    with pytest.raises(InputError, match="endpoint 'https://") as refused:
+        ServeConfig(upstream=f"https://{place}")
+    assert "SECRET" not in str(refused.value)
+
+
 # ------------------------------------------------------------------------------------------------
 # the other API, and all that passes
 def raw(server, name, method, path, **more):
