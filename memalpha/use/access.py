@@ -35,6 +35,7 @@ _SCHEMES = ("bearer", "token")  # of Authorization; the second is Mem0's
 API_KEY = "X-API-Key"  # header of a token, as Mem0's own server takes it, where there is no other
 CALLER = "memalpha.caller"  # key of the Caller in an ASGI scope
 _SHA256 = re.compile("[0-9a-f]{64}")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@*A-Z\s]+|null")
 _PLACE = re.compile(
     r"(?:[a-z][a-z0-9+.-]*://)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.IGNORECASE
 )
@@ -99,7 +100,22 @@ class ServeConfig(Options):
     stop_seconds: PositiveInt = 60
 
     def check(self) -> None:
-        """Raise InputError for a wrong URL of the upstream, or a key that cannot be one."""
+        """Raise InputError for a name or an origin that no request has, a wrong URL of the
+        upstream, or a key that cannot be one.
+        """
+        for name in self.allow_host:
+            InputError.raise_if(
+                not _is_host(name),
+                f"allow_host holds {name!r}",
+                expected="the name of a host, without scheme and port",
+            )
+        for origin in self.allow_origin:
+            InputError.raise_if(
+                not _ORIGIN.fullmatch(origin),
+                f"allow_origin holds {origin!r}",
+                expected="an origin as browsers send it, such as https://chat.example, without a "
+                "path, in small letters",
+            )
         if self.upstream:
             ChatClient(self.upstream, self.upstream_model or "any")
 
@@ -130,6 +146,15 @@ class ServeConfig(Options):
 def _host_in(header: str) -> str:
     place = _PLACE.fullmatch(header)
     return place[1].lower().strip("[]") if place else ""
+
+
+def _is_host(name: str) -> bool:
+    """Whether a text is the name or the address of a host."""
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return re.fullmatch(r"[\w.-]+", name, re.ASCII) is not None
+    return True
 
 
 def _is_loopback(host: str) -> bool:
