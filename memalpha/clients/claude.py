@@ -48,7 +48,7 @@ _CONTEXT = 2  # lines shown before and after a replacement
 _DEPTH = 2  # levels that a directory's view shows
 _HIDDEN = "node_modules"
 _Files = dict[str, Entry]
-_COMMANDS = {
+_COMMANDS: Mapping[str, Any] = {
     "view": BetaMemoryTool20250818ViewCommand,
     "create": BetaMemoryTool20250818CreateCommand,
     "str_replace": BetaMemoryTool20250818StrReplaceCommand,

@@ -298,7 +298,11 @@ def _twice(name: str) -> Problem:
 def _loaded(text: str | bytes) -> Any:
     """Read JSON of Unicode text, in which no name stands twice; ValueError if it is none."""
     value = read_json(text)
-    if not is_text(json.dumps(value, ensure_ascii=False)):
+    try:
+        written = json.dumps(value, ensure_ascii=False)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not is_text(written):
         raise ValueError("it holds what is no Unicode text")
     return value
 
