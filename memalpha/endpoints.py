@@ -54,6 +54,7 @@ Finish = Annotated[
     Field(validation_alias=AliasPath("choices", 0, "finish_reason")),
 ]
 _Shape = TypeVar("_Shape", bound=BaseModel)
+_SECRET_IN_URL = re.compile(r"(?<=//).*@|(?<=[?#]).+", re.DOTALL)
 _URL = re.compile(
     r"https?://([\w.-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?(/[!-~]*)?", re.ASCII | re.IGNORECASE
 )
@@ -141,7 +142,7 @@ class ChatClient(Options):
         """Check the values, and read the key from the environment."""
         InputError.raise_if(
             not _URL.fullmatch(self.base_url) or {"?", "#", "@"} & set(self.base_url),
-            f"endpoint {self.base_url!r}",
+            f"endpoint {_SECRET_IN_URL.sub('***', self.base_url)!r}",
             expected="such as http://localhost:8000/v1, without a user name, '?' or '#'",
         )
         own = [name for name in _OWN_FIELDS if name in self.extra]

@@ -138,6 +138,31 @@ def test_a_server_that_others_can_reach_needs_tokens():
         check_reach(ServeConfig(host=host), Callers(GRANTS))
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("allow_host", name) for name in ("a:80", "[::1]:80", "http://a", "*", "a/b", "", "a b")),
+        *(("allow_origin", page) for page in ("https://a/", "a.example", "*", "https://A", "")),
+        *(("allow_origin", page) for page in ("https://*.example", "https://a/b", "https://")),
+    ],
+)
+def test_a_name_or_an_origin_that_no_request_has_is_refused(option, value):
+    with pytest.raises(InputError, match=option):
+        ServeConfig(**{option: (value,)})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("allow_host", name) for name in ("a.example", "A_b", "::1", "[::1]", "10.0.0.1")),
+        *(("allow_origin", page) for page in ("http://localhost:3000", "http://[::1]:80", "null")),
+        *(("allow_origin", page) for page in ("app://obsidian.md", "https://chat.example")),
+    ],
+)
+def test_a_name_or_an_origin_of_a_request_is_accepted(option, value):
+    assert getattr(ServeConfig(**{option: (value,)}), option) == (value,)
+
+
 PAGE = "https://chat.example"
 
 

@@ -17,7 +17,7 @@ import asyncio
 import posixpath
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,12 @@ from anthropic.types.beta import (
     BetaMemoryTool20250818StrReplaceCommand,
     BetaMemoryTool20250818ViewCommand,
 )
+from pydantic import ValidationError
 
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section
 from memalpha.store.journal import Journal, Namespace, Origin
+from memalpha.text import is_text
 from memalpha.types import Entry, Operation, OperationKind
 
 FILES = MemorySchema("files", (Section("files", description="files of the memory tool"),))
@@ -46,6 +48,14 @@ _CONTEXT = 2  # lines shown before and after a replacement
 _DEPTH = 2  # levels that a directory's view shows
 _HIDDEN = "node_modules"
 _Files = dict[str, Entry]
+_COMMANDS: Mapping[str, Any] = {
+    "view": BetaMemoryTool20250818ViewCommand,
+    "create": BetaMemoryTool20250818CreateCommand,
+    "str_replace": BetaMemoryTool20250818StrReplaceCommand,
+    "insert": BetaMemoryTool20250818InsertCommand,
+    "delete": BetaMemoryTool20250818DeleteCommand,
+    "rename": BetaMemoryTool20250818RenameCommand,
+}
 
 
 class ClaudeMemory(BetaAbstractMemoryTool):
@@ -65,6 +75,20 @@ class ClaudeMemory(BetaAbstractMemoryTool):
         self.journal = store if isinstance(store, Journal) else Journal.open(store)
         self.durable = self.journal.memory(namespace, FILES)
         self._lock = threading.Lock()
+
+    def call(self, input: object) -> Any:
+        """Carry out one command; ToolError if a field is missing or of a wrong type."""
+        fields = input if isinstance(input, Mapping) else {}
+        name = str(fields.get("command"))
+        if name not in _COMMANDS:
+            raise ToolError(f"Unknown command: {name[:80]!r}; one of {', '.join(_COMMANDS)}")
+        if not all(is_text(value) for value in fields.values() if isinstance(value, str)):
+            raise ToolError(f"The command {name} holds what is no Unicode text")
+        try:
+            return self.execute(_COMMANDS[name].model_validate(fields))
+        except ValidationError as error:
+            wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+            raise ToolError(f"The command {name} cannot be read: {'; '.join(wrong)}") from error
 
     def view(self, command: BetaMemoryTool20250818ViewCommand) -> str:
         """List a directory, or show the lines of a file."""

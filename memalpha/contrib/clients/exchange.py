@@ -38,13 +38,14 @@ _BEFORE = b"\xef\xbb\xbf \t\r\n"  # what may stand before an answer: white space
 
 class Heard(NamedTuple):
     """What an answer, or an event of one, says: more of its text, or the whole; whether it ends;
-    why it is no answer.
+    why it is no answer; whether it ends if no more of its text comes.
     """
 
     text: str = ""
     whole: bool = False
     ended: bool = False
     problem: str = ""
+    may_end: bool = False
 
 
 class ApiForm(Protocol):
@@ -121,7 +122,9 @@ class ChatForm:
         reason = str(first.get("finish_reason") or "")
         is_cut = reason.casefold() in _CUT
         problem = f"it ended with {reason!r}" if is_cut else ""
-        return Heard(_spoken(message.get("content")), False, bool(reason), problem)
+        text = _spoken(message.get("content"))
+        # some servers give a reason with every piece of the text
+        return Heard(text, False, bool(reason) and not text, problem, bool(reason))
 
 
 class ResponsesForm:
@@ -225,6 +228,7 @@ class Exchange:
         self._is_json: bool | None = None
         self._texts: list[str] = []
         self._size = 0  # of the texts
+        self._may_end = False  # whether what was heard is whole if nothing follows
         self._is_read = False  # whether it was remembered
         self.ended = False
         self.problem = ""
@@ -276,6 +280,7 @@ class Exchange:
             self._hear(bytes(self._held))
         else:
             self._line(bytes(self._held))
+        self.ended = self.ended or (self._may_end and not self.problem)
         if not (self.ended or self.problem):
             self.fail("it has no end" if self._texts else "it is none")
 
@@ -333,6 +338,7 @@ class Exchange:
             self._size += len(heard.text)
         if heard.problem:
             self.fail(heard.problem)
+        self._may_end = self._may_end or heard.may_end
         self.ended = not self.problem and (heard.ended or bool(self._is_json))
 
 

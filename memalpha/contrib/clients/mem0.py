@@ -13,7 +13,6 @@ fields; of others only ``_NO_EFFECT`` are accepted, and all else is refused (400
 """
 
 import json
-import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -37,7 +36,7 @@ from memalpha.text import is_text, to_iso
 from memalpha.types import Change, Chunk, Entry, JsonObject, Operation, OperationKind
 from memalpha.use.access import HEADERS, Caller, Callers, Problem, ServeConfig, agreed
 from memalpha.use.api import respond
-from memalpha.use.operations import ENDPOINTS, Operations, invalid, problem_of
+from memalpha.use.operations import ENDPOINTS, Operations, invalid, problem_of, read_json
 
 _PATH = re.compile(
     r"/(?:v[123]/)?memories(?:/.*)?|/search|/v1/(?:ping|batch|event/.*)|/v[12]/entities(?:/.*)?"
@@ -319,29 +318,14 @@ def _twice(name: str) -> Problem:
 
 def _loaded(text: str | bytes) -> Any:
     """Read JSON of Unicode text, in which no name stands twice; ValueError if it is none."""
+    value = read_json(text)
     try:
-        value = json.loads(
-            text, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite
-        )
         written = json.dumps(value, ensure_ascii=False)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not is_text(written):
         raise ValueError("it holds what is no Unicode text")
     return value
-
-
-def _once(pairs: Sequence[tuple[str, Any]]) -> JsonObject:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a name stands there twice")
-    return fields
-
-
-def _finite(number: str) -> float:
-    if not math.isfinite(float(number)):
-        raise ValueError(f"{number[:40]} is no number that can be held")
-    return float(number)
 
 
 def _quoted(part: str) -> str:
@@ -550,10 +534,31 @@ class _Mem0:
 
     def update(self, asked: _Asked) -> JsonObject:
         """Change the text, the time and the metadata of a memory."""
-        return self._update(asked, asked.path["id"], asked.fields)
+        (item,) = self._update(asked, [(asked.path["id"], asked.fields)])
+        return item
 
-    def _update(self, asked: _Asked, name: str, fields: Mem0Request) -> JsonObject:
-        caller, entry_id = self._named(asked, name)
+    def _update(self, asked: _Asked, wanted: Sequence[tuple[str, Mem0Request]]) -> list[JsonObject]:
+        """Change memories, each with its fields, in order: those of one namespace all or none."""
+        spaces: dict[Caller, list[tuple[str, Mem0Request]]] = {}
+        for name, fields in wanted:
+            caller, entry_id = self._named(asked, name)
+            spaces.setdefault(caller, []).append((entry_id, self._readable(asked, fields)))
+        items = []
+        for caller, changes in spaces.items():
+            origin = Origin(caller.name, "mem0 update")
+            with (
+                self._agent.durable(caller.namespace) as durable,
+                durable.writing(origin) as memory,
+            ):
+                for entry_id, fields in changes:
+                    after = self._change(memory, entry_id, fields)
+                    items.append(_item(after, caller.namespace))
+        return items
+
+    def _readable(self, asked: _Asked, fields: Mem0Request) -> Mem0Request:
+        """The fields of an update, without secrets if a guard looks for them; Problem or InputError
+        if they can change nothing.
+        """
         given = (fields.text, fields.metadata, fields.timestamp)
         if given == (None, None, None) and "expiration_date" not in asked.nulls:
             raise Problem(
@@ -563,22 +568,23 @@ class _Mem0:
         if text is not None:
             self._operations.check_length(text)
             self._agent.pieces(text)
+        self._checked(_updated(About(), fields))
         stamp = fields.timestamp
         time = None if stamp is None else time_of(_seconds(stamp), "the timestamp")
-        origin = Origin(caller.name, "mem0 update")
-        with (
-            self._agent.durable(caller.namespace) as durable,
-            durable.writing(origin) as memory,
-        ):
-            entry = memory.get(entry_id)
-            if entry is None:
-                raise _unknown(entry_id)
-            about = _updated(About.of(entry), fields)
-            self._rewrite(memory, entry, text, time, self._checked(about))
-            after = memory.get(entry_id)
+        return fields.model_copy(update={"text": text, "timestamp": time})
+
+    def _change(self, memory: Memory, entry_id: str, fields: Mem0Request) -> Entry:
+        """Change one memory by readable fields, and return it."""
+        entry = memory.get(entry_id)
+        if entry is None:
+            raise _unknown(entry_id)
+        time = None if fields.timestamp is None else str(fields.timestamp)
+        about = self._checked(_updated(About.of(entry), fields))
+        self._rewrite(memory, entry, fields.text, time, about)
+        after = memory.get(entry_id)
         if after is None:
             raise _unknown(entry_id)
-        return _item(after, caller.namespace)
+        return after
 
     def _rewrite(
         self, memory: Memory, entry: Entry, text: str | None, time: str | None, about: str | None
@@ -654,12 +660,14 @@ class _Mem0:
         return {"message": "Memories deleted successfully!"}
 
     def update_many(self, asked: _Asked) -> JsonObject:
-        """Update several memories, in order; none if one of them is not there."""
+        """Update several memories, in order; none if one of them is not there or cannot be read,
+        and those of one namespace none if one of them cannot be done.
+        """
         batch = _Batch.of(asked.fields)
         for each in batch:
             self._entry(asked, each.memory_id)
-        for each in batch:
-            self._update(asked, each.memory_id, Mem0Request(text=each.text, metadata=each.metadata))
+        wanted = [(b.memory_id, Mem0Request(text=b.text, metadata=b.metadata)) for b in batch]
+        self._update(asked, wanted)
         return {"message": f"Successfully updated {len(batch)} memories"}
 
     def delete_many(self, asked: _Asked) -> JsonObject:

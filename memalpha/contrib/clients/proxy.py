@@ -7,10 +7,11 @@ files, batches and stored responses are kept under the one key of that server, f
 
 The namespace is that of the caller's token and headers. Body, query and answer pass as they are,
 with headers that are not of one connection; the caller's token stays here, the key of the server is
-$MEMALPHA_API_KEY, and no cookie is kept or passed. An answer passes piece by piece, and at most
-``MAX_HEARD`` bytes of it are held. It ends when its turn is on disk; if something of the turn was
-not remembered the log says why, and an answer that is not streamed has the header
-``Memalpha-Remembered: no``. A stream that its reader leaves before the end is not remembered.
+$MEMALPHA_API_KEY, which is blanked in an error that repeats it, and no cookie is kept or passed. An
+answer passes piece by piece, and at most ``MAX_HEARD`` bytes of it are held. It ends when its turn
+is on disk; if something of the turn was not remembered the log says why, and an answer that is not
+streamed has the header ``Memalpha-Remembered: no``. A stream that its reader leaves before the end
+is not remembered.
 """
 
 import json
@@ -75,6 +76,7 @@ _NOT_PASSED = frozenset(
 )
 _OF_ORIGINS = b"access-control-"
 _SHOWN = 65_536  # most bytes of a refusal that are read
+_HIDDEN = b"***"  # in place of the key
 _BEGINNINGS = (b",", b"[", b"{")  # of a value in JSON
 _MOST_VALUES = (
     1_000_000  # of a chat, as each takes up to 100 times its bytes: photos are long texts
@@ -181,14 +183,19 @@ class _Passed(StreamingResponse):
 
 
 class _Answer:
-    """An answer of the upstream, of which a beginning may be read before it is passed on."""
+    """An answer of the upstream, of which a beginning may be read before it is passed on.
 
-    def __init__(self, response: httpx2.Response) -> None:
+    Some servers repeat the ``key`` in an error; no caller sees it.
+    """
+
+    def __init__(self, response: httpx2.Response, key: bytes) -> None:
         self.response = response
         self.status = response.status_code
         self.first: list[bytes] = []
         self.is_whole = False  # whether ``first`` is all of it
-        self._pieces = response.aiter_raw()
+        self._hidden = key if self.status >= HTTPStatus.BAD_REQUEST else b""
+        pieces = response.aiter_raw()
+        self._pieces = _without(key, pieces) if self._hidden else pieces
 
     async def begin(self, limit: int) -> bytes:
         """Return at least ``limit`` bytes, or all; raises as httpx2."""
@@ -218,8 +225,10 @@ class _Answer:
         headers = [(name.lower(), value) for name, value in self.response.headers.raw]
         named = b",".join(value for name, value in headers if name == b"connection")
         left_out = {*_NOT_PASSED, *(name.strip().lower() for name in named.split(b","))}
+        if self._hidden:
+            left_out.add(b"content-length")
         response.raw_headers = [
-            (name, value)
+            (name, value.replace(self._hidden, _HIDDEN) if self._hidden else value)
             for name, value in headers
             if name not in left_out and not name.startswith(_OF_ORIGINS)
         ]
@@ -229,6 +238,7 @@ class _Answer:
 class _Proxy:
     def __init__(self, agent: MemoryAgent, config: ServeConfig, options: ProxyOptions) -> None:
         key = os.environ.get(ChatClient.api_key_env, "").strip()
+        self._key = key.encode()
         self._url = options.upstream.rstrip("/")
         self._model = options.upstream_model
         self._memory = ChatMemory(agent, max_text_tokens=config.max_text_tokens)
@@ -334,7 +344,7 @@ class _Proxy:
         method = request.method
         try:
             sent = self._http.build_request(method, url, content=body or None, headers=headers)
-            return _Answer(await self._http.send(sent, stream=True))
+            return _Answer(await self._http.send(sent, stream=True), self._key)
         except httpx2.InvalidURL as error:
             raise Problem(HTTPStatus.BAD_REQUEST, f"the path or the query: {error}") from error
         except httpx2.HTTPError as error:
@@ -393,6 +403,20 @@ class _Proxy:
         if left_out:
             _LOG.warning("%s: %s", self._url, left_out)
         return not left_out
+
+
+async def _without(key: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield pieces with a key blanked, also one that is cut between two; only what may begin the
+    key waits for the next piece.
+    """
+    held = b""
+    async for data in pieces:
+        held = (held + data).replace(key, _HIDDEN)
+        begun = next(size for size in reversed(range(len(key))) if held.endswith(key[:size]))
+        end = len(held) - begun
+        yield held[:end]
+        held = held[end:]
+    yield held
 
 
 def _names_models(route: str) -> bool:

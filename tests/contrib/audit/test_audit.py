@@ -6,7 +6,6 @@ import sys
 from time import process_time
 
 import pytest
-from memalpha.contrib.importing.run import estimate_tokens
 
 from memalpha.cli import run
 from memalpha.contrib.audit.apply import BY, carry_out
@@ -14,6 +13,7 @@ from memalpha.contrib.audit.run import DETECTORS, audit, choose
 from memalpha.contrib.audit.texts import identifier_spans, secret_spans
 from memalpha.contrib.audit.verb import look, review
 from memalpha.contrib.audit.view import Action, NamespaceView, Proposal
+from memalpha.contrib.importing.run import estimate_tokens
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.store.journal import Journal, Namespace, Origin

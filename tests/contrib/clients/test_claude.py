@@ -100,6 +100,39 @@ def test_a_path_outside_is_refused_by_every_command(tmp_path, path):
     assert tool.durable.history() == []
 
 
+FILE = {"path": "/memories/a.md"}
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ({"command": "create", **FILE}, "file_text: Field required"),
+        ({"command": "create", **FILE, "file_text": None}, "file_text: Input should be a valid"),
+        ({"command": "create", **FILE, "file_text": 5}, "file_text: Input should be a valid"),
+        (
+            {"command": "create", **FILE, "file_text": "\ud800"},
+            "no Unicode text",
+        ),
+        ({"command": "create", "path": 5, "file_text": "x"}, "path: Input should be a valid"),
+        ({"command": "str_replace", **FILE, "old_str": "one"}, "new_str: Field required"),
+        ({"command": "insert", **FILE, "insert_line": 0}, "insert_text: Field required"),
+        ({"command": "insert", **FILE, "insert_line": 0.5, "insert_text": "x"}, "insert_line: "),
+        ({"command": "view"}, "path: Field required"),
+        ({"command": "rename", "old_path": "/memories/a.md"}, "new_path: Field required"),
+        ({"command": "erase", **FILE}, "Unknown command: 'erase'"),
+        ({}, "Unknown command: 'None'"),
+        ("view", "Unknown command: 'None'"),
+    ],
+)
+def test_a_command_that_lacks_a_field_changes_nothing_and_says_so(tmp_path, command, says):
+    memory = ClaudeMemory(tmp_path / "m.db", "marta")
+    memory.call({"command": "create", "path": "/memories/b.md", "file_text": "one"})
+    before = memory.durable.history()
+    with pytest.raises(ToolError, match=re.escape(says)):
+        memory.call(command)
+    assert memory.durable.history() == before
+
+
 def test_a_command_is_one_operation_that_undo_takes_back_and_forget_erases(tmp_path):
     tool = ClaudeMemory(tmp_path / "m.db", "marta")
 

@@ -128,6 +128,8 @@ def test_of_what_is_no_whole_answer_the_users_words_alone_are_remembered(memory,
         (CHAT, sse(chunk("Fair "), chunk("winds."), DONE, end="\r\n\r\n")),
         (CHAT, sse(chunk("Fair "), chunk([{"type": "text", "text": "winds."}]), DONE)[:-2]),
         (CHAT, sse(chunk("Fair winds.", "eos_token"), {"choices": [], "usage": {}}, DONE)),
+        (CHAT, sse(chunk("Fair ", "stop"), chunk("winds.", "stop"), DONE)),  # a reason with each
+        (CHAT, sse(chunk("Fair ", "stop"), chunk("winds.", "stop"))),
         (RESPONSES, json.dumps(response("Fair winds.", status="completed")).encode()),
         (
             RESPONSES,

@@ -727,9 +727,24 @@ def test_a_line_is_a_memory_that_can_be_updated_and_batches_are_all_or_none(back
     ]
     new = [{"memory_id": name, "text": f"New {n}"} for n, name in enumerate(names[:2])]
     unknown = {"memory_id": names[0].replace("line-", "line-9"), "text": "x"}
-    for wrong, status in ((unknown, 404), ({"memory_id": names[2], "txt": "x"}, 400)):
+    last = {"memory_id": names[2]}
+    for wrong, status in (
+        (unknown, 404),
+        ({**last, "txt": "x"}, 400),
+        ({**last, "text": " "}, 400),
+        (last, 400),
+        ({**last, "text": "word " * 20_000}, 413),
+        ({**last, "metadata": {"a": "b" * 20_000}}, 400),
+        ({**new[0], "text": "x", "metadata": {"a": "b" * 20_000}}, 400),
+    ):
         refused = backend.put("/v1/batch/", json={"memories": [*new, wrong]})
         assert refused.status_code == status, refused.text
+        unchanged = backend.get("/memories", params=user).json()["results"]
+        assert memories(unchanged) == ["User: I like tea", "User: I like rain", "User: I like snow"]
+    parts = [{**last, "metadata": {key: "b" * 6000}} for key in "ab"]  # too long together
+    assert backend.put("/v1/batch/", json={"memories": [*new, *parts]}).status_code == 400
+    unchanged = backend.get("/memories", params=user).json()["results"]
+    assert [(item["memory"][:4], item["metadata"]) for item in unchanged] == [("User", None)] * 3
     assert backend.put("/v1/batch/", json={"memories": new}).status_code == 200
     listed = backend.get("/memories", params=user).json()["results"]
     assert memories(listed) == ["New 0", "New 1", "User: I like snow"]

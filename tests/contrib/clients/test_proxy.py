@@ -13,7 +13,7 @@ from openai import APIStatusError, OpenAI
 from servers import ENVIRONMENT, client, line, running, tokens_file
 from stub_server import Fault, StubServer, completion, error
 
-from memalpha.contrib.clients.proxy import ProxyOptions
+from memalpha.contrib.clients.proxy import ProxyOptions, _without
 from memalpha.errors import InputError
 
 HISTORY = [
@@ -133,6 +133,40 @@ def test_what_the_upstream_says_passes_and_what_fails_is_told(server, upstream):
 
 
 @pytest.mark.parametrize(
+    ("method", "route"),
+    [
+        ("POST", "chat/completions"),
+        ("POST", "responses"),
+        ("POST", "embeddings"),
+        ("GET", "models"),
+    ],
+)
+def test_an_error_that_repeats_the_key_of_the_upstream_shows_it_to_nobody(
+    server, upstream, method, route
+):
+    told = "Bearer key-of-upstream is no key, nor is key-of-up"
+    fault = error(401, told, X_Key="key-of-upstream")
+    upstream.script = [fault]
+    upstream.page = lambda: fault
+    body = {"messages": [{"role": "user", "content": "Hello"}], "input": "Hello"}
+    with client(server, "marta") as http:
+        answer = http.request(method, f"/v1/{route}", json=body if method == "POST" else None)
+    assert answer.status_code == 401 and answer.headers["X-Key"] == "***"
+    assert answer.json()["error"]["message"] == "Bearer *** is no key, nor is key-of-up"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+async def test_a_key_is_blanked_wherever_it_is_cut(size):
+    async def pieces(data):
+        for start in range(0, len(data), size):
+            yield data[start : start + size]
+
+    data = b"sk-sk-1sk-1, sk-"
+    assert b"".join([each async for each in _without(b"sk-1", pieces(data))]) == b"sk-******, sk-"
+
+
+@pytest.mark.parametrize(
     ("form", "cut"), [("text/event-stream", 16), ("text/event-stream", 4), ("application/json", 0)]
 )
 def test_a_stream_is_remembered_however_it_ends(server, upstream, form, cut):
@@ -166,6 +200,15 @@ def test_an_upstream_that_is_gone_is_told_and_one_that_is_no_url_refused(tmp_pat
         assert httpx.post(url, json=body, trust_env=False).status_code == 502
     with pytest.raises(InputError, match="endpoint 'localhost:8000'"):
         ProxyOptions(upstream="localhost:8000")
+
+
+@pytest.mark.parametrize(
+    "place", ["u:SECRET@h/v1", "u:S/@SECRET@h/v1", "h/v1?key=SECRET", "h#SECRET"]
+)
+def test_a_url_that_is_refused_is_shown_without_what_may_be_secret(place):
+    with pytest.raises(InputError, match="endpoint 'https://") as refused:
+        ProxyOptions(upstream=f"https://{place}")
+    assert "SECRET" not in str(refused.value)
 
 
 # ------------------------------------------------------------------------------------------------
