@@ -1,10 +1,14 @@
 """Entry points: another package adds to this one; what is broken or stands twice ends in one error."""
 
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from memalpha import MemorySchema
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -113,15 +117,10 @@ def test_a_package_adds_routes_to_the_server(tmp_path):
     )
 
 
-SOURCE = """
-from memalpha.data.source import CommonOptions, Draft, Source, by_row
-from memalpha.types import Chunk, Question
+OWN_PACKAGE = ROOT / "examples" / "own_package"
+SOURCES = """
+from own_package import Source, read_line, CommonOptions, by_row
 
-def read_line(row, options, count):
-    question = Question(row["question"].text(), row["answer"].answers())
-    return Draft(row.where, "lines", (Chunk(row["text"].text()),), [question])
-
-LINES = Source("lines", "a line a chunk: JSON Lines", by_row(read_line), CommonOptions)
 SQUAD = [Source("squad", "another one", by_row(read_line), CommonOptions)]
 NOTHING = [read_line]
 """
@@ -129,7 +128,8 @@ NOTHING = [read_line]
 
 def prepare(site, point):
     """Install a package with one entry point for sources, and prepare one line of ``lines``."""
-    (site / "data_of_lines.py").write_text(SOURCE)
+    shutil.copy(OWN_PACKAGE / "own_package.py", site)
+    (site / "more_sources.py").write_text(SOURCES)
     install(site, "lines", point, "memalpha.sources")
     file = site / "lines.jsonl"
     file.write_text(
@@ -138,17 +138,24 @@ def prepare(site, point):
     return call(site, "prepare", "lines", "--input", str(file), "--output", str(site / "out"))
 
 
-def test_a_package_adds_a_data_source(tmp_path):
-    done = prepare(tmp_path, "lines = data_of_lines:LINES")
+def test_the_package_of_the_examples_adds_a_data_source_and_a_verb(tmp_path):
+    declared = tomllib.loads((OWN_PACKAGE / "pyproject.toml").read_text())["project"]
+    points = declared["entry-points"]
+    assert points.keys() == {"memalpha.sources", "memalpha.verbs"}
+    install(tmp_path, "own-package", f"sections = {points['memalpha.verbs']['sections']}")
+    done = prepare(tmp_path, f"lines = {points['memalpha.sources']['lines']}")
     assert done.stdout.startswith("1 instances, 1 chunks, 1 questions"), done.stderr
+    names = [section.name for section in MemorySchema.load("small_core").sections]
+    shown = call(tmp_path, "sections", "small_core")
+    assert [line.partition(":")[0] for line in shown.stdout.splitlines()] == names, shown.stderr
 
 
 @pytest.mark.parametrize(
     ("point", "said"),
     [
         ("lines = no_such_module_here:LINES", "No module named 'no_such_module_here'"),
-        ("lines = data_of_lines:NOTHING", "'lines' gives function"),
-        ("lines = data_of_lines:SQUAD", "gives a second data source 'squad'"),
+        ("lines = more_sources:NOTHING", "'lines' gives function"),
+        ("lines = more_sources:SQUAD", "gives a second data source 'squad'"),
     ],
 )
 def test_a_data_source_that_is_none_is_named(tmp_path, point, said):
