@@ -68,11 +68,12 @@ _KEY = re.compile(
 )
 _DIGIT = re.compile(r"\d")
 _REST = re.compile(r"[\w=-]*(?:\.[\w-]+)*")  # of a token, up to its end
+PRIVATE_KEY = re.compile(
+    r"-----BEGIN (?P<kind>[A-Z0-9 ]*PRIVATE KEY[A-Z ]*)-----"
+    r"(?:(?:[^-]|-(?!----))*-----END (?P=kind)-----|(?:(?:\\[nr]|\s)*[A-Za-z0-9+/=]{16,})*)",
+)
 _WHOLE = {
-    "private key": re.compile(
-        r"-----BEGIN (?P<kind>[A-Z0-9 ]*PRIVATE KEY[A-Z ]*)-----"
-        r"(?:(?:[^-]|-(?!----))*-----END (?P=kind)-----|(?:(?:\\[nr]|\s)*[A-Za-z0-9+/=]{16,})*)",
-    ),
+    "private key": PRIVATE_KEY,
     "webhook": re.compile(
         r"https://(?:hooks\.slack\.com/(?:services|workflows)|"
         r"discord(?:app)?\.com/api/webhooks)/[\w/-]{20,}"

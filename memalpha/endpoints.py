@@ -45,11 +45,16 @@ _WRONG_SETUP = {
     403: "the key may not use this model",
     404: "no such model or URL",
 }
-STOPS = {"stop": StopReason.END, "length": StopReason.LENGTH}
+STOPS = {
+    **dict.fromkeys(("stop", "eos", "eos_token", "stop_sequence"), StopReason.END),
+    "length": StopReason.LENGTH,
+}
 Finish = Annotated[
-    Literal["stop", "length"], Field(validation_alias=AliasPath("choices", 0, "finish_reason"))
+    Literal["stop", "eos", "eos_token", "stop_sequence", "length"],
+    Field(validation_alias=AliasPath("choices", 0, "finish_reason")),
 ]
 _Shape = TypeVar("_Shape", bound=BaseModel)
+_SECRET_IN_URL = re.compile(r"(?<=//).*@|(?<=[?#]).+", re.DOTALL)
 _URL = re.compile(
     r"https?://([\w.-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?(/[!-~]*)?", re.ASCII | re.IGNORECASE
 )
@@ -137,7 +142,7 @@ class ChatClient(Options):
         """Check the values, and read the key from the environment."""
         InputError.raise_if(
             not _URL.fullmatch(self.base_url) or {"?", "#", "@"} & set(self.base_url),
-            f"endpoint {self.base_url!r}",
+            f"endpoint {_SECRET_IN_URL.sub('***', self.base_url)!r}",
             expected="such as http://localhost:8000/v1, without a user name, '?' or '#'",
         )
         own = [name for name in _OWN_FIELDS if name in self.extra]

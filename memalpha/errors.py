@@ -4,7 +4,8 @@ A mistake of the model is recorded data, never an exception; one of the user or 
 infrastructure raises one of these.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
@@ -59,6 +60,15 @@ class MissingExtraError(MemAlphaError, ImportError):
             f"{package} is not installed",
             fix=f"pip install -e '.[{extra}]' in the checkout of memalpha",
         )
+
+
+@contextmanager
+def from_extra(extra: str) -> Iterator[None]:
+    """Raise MissingExtraError if an import inside fails because ``extra`` is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(str(error.name), extra) from error
 
 
 class ServiceError(MemAlphaError):

@@ -9,15 +9,20 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from memalpha.errors import InputError
+from memalpha.errors import InputError, MissingExtraError
 
 # group: what the object that an entry point names is
 GROUPS: Mapping[str, str] = {
+    "memalpha.clients": "a class or function that memalpha.clients offers under the entry's name",
     "memalpha.credits": "a class of memalpha.training.credit.Credit, made without arguments",
     "memalpha.demonstrations": "a function that makes demonstrations of instances, an agent, a"
     " TeacherConfig, the end token and a seed",
     "memalpha.readers": "a class of readers that search again, made as memalpha.qa.readers says",
     "memalpha.roles": "a class of memalpha.training.role.Role, made without arguments",
+    "memalpha.detectors": "a function of names that returns a memalpha.use.guards.Guard",
+    "memalpha.routes": "a class of the form memalpha.use.routes.Routes, routes of the server",
+    "memalpha.sources": "a memalpha.data.source.Source, or a list of them: data sets",
+    "memalpha.systems": "a subclass of memalpha.measure.systems.System, compared by evaluate",
     "memalpha.verbs": "a function that adds verbs to a typer.Typer, the command line",
 }
 
@@ -48,21 +53,28 @@ def plugin_names(group: str, own: Collection[str]) -> list[str]:
     """
     found = find_plugins(group)
     for name in own:
-        InputError.raise_if(
-            name in found,
-            f"an installed package gives {group!r} an entry point {name!r}:"
-            f" {found[name].value if name in found else ''}",
-            expected="another name, since this one is taken",
-            fix="pip uninstall the package",
-        )
+        if name in found:
+            raise InputError(
+                f"an installed package gives {group!r} an entry point {name!r}:"
+                f" {found[name].value}",
+                expected="another name, since this one is taken",
+                fix="pip uninstall the package",
+            )
     return [*own, *found]
 
 
-def load_plugin(entry: EntryPoint) -> Any:
-    """Import what an entry point names; InputError, with its cause, if that fails."""
+def load_plugin(entry: EntryPoint, extra: str = "") -> Any:
+    """Import what an entry point names.
+
+    InputError, with its cause, if that fails; MissingExtraError if it is one of this package and a
+    library is missing that ``extra`` provides.
+    """
     try:
         return entry.load()
     except (ImportError, AttributeError) as error:
+        is_own = entry.value.startswith("memalpha.")
+        if extra and is_own and isinstance(error, ModuleNotFoundError):
+            raise MissingExtraError(str(error.name), extra) from error
         raise InputError(
             f"the entry point {entry.name!r} of {entry.group!r} cannot be loaded: {error}",
             expected=f"{GROUPS[entry.group]} at {entry.value}",
@@ -82,3 +94,9 @@ def make_plugin(group: str, name: str, kind: Any) -> Any:
             f"the entry point {name!r} of {group!r} names {entry.value}", expected=GROUPS[group]
         )
     return made
+
+
+def load_plugins(group: str, own: Collection[str] = ()) -> dict[str, Any]:
+    """Import all of a group, by name; InputError if one has a name that is taken by ``own``."""
+    plugin_names(group, own)
+    return {name: load_plugin(entry) for name, entry in find_plugins(group).items()}

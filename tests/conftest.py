@@ -4,6 +4,8 @@ is no fault."""
 import os
 import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 from faults import FAULTS
@@ -41,6 +43,15 @@ def chat_server(monkeypatch):
     server = StubServer()
     yield server
     server.close()
+
+
+@pytest.fixture
+def folder():
+    """A folder for stores, in memory where there is one."""
+    with tempfile.TemporaryDirectory(
+        dir="/dev/shm" if Path("/dev/shm").is_dir() else None, prefix="memalpha-"
+    ) as made:
+        yield Path(made)
 
 
 @pytest.fixture

@@ -508,17 +508,6 @@ def memalpha_row(**changed: Any) -> dict[str, Any]:
 
 
 LABELS = {"questions": 4, "chunk_tokens": 20}
-OWN = [
-    {
-        "role": "user",
-        "content": "My sister Lena works for Acme in the harbour.",
-        "time": "2024-03-01",
-    },
-    {"role": "assistant", "content": "Good for her.", "time": "2024-03-01"},
-    {"role": "user", "content": "The rent of our new flat is 900 a month.", "time": "2024-04-01"},
-    {"role": "user", "content": "The rent of our new flat is 950 a month.", "time": "2024-05-01"},
-    {"role": "user", "content": "It rains.", "time": "2024-06-01"},
-]
 
 
 def of_rows(name: str, rows: Any, asked: int, **options: Any) -> Callable[[Path], Sample]:
@@ -549,7 +538,6 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {  # every source that reads a fi
         "test.jsonl", [msc_row(), msc_row(self_instruct={"B": "What do I keep?", "A": "bees"})], 3
     ),
     "musique": of_rows("musique.jsonl", [musique_row(n) for n in range(3)], 3),
-    "own": of_rows("chat.jsonl", OWN, 3),
     "qmsum": of_rows("qmsum.jsonl", [qmsum_row()], 3),
 }
 

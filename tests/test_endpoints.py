@@ -57,6 +57,9 @@ def test_a_reply_and_what_was_asked(chat_server, client):
     ]
     chat_server.finish = "length"
     assert complete(client, chat("x"), GREEDY).stop is StopReason.LENGTH
+    for finish in ("eos", "eos_token", "stop_sequence"):  # as some servers call an end
+        chat_server.finish = finish
+        assert complete(client, chat("x"), GREEDY).stop is StopReason.END
 
 
 # ------------------------------------------------------------------------------------------------

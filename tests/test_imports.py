@@ -35,10 +35,18 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("data",),
     ("models", "update"),
     ("training", "store"),
-    ("audit",),
     ("measure", "use"),
     ("cli", "clients"),
-    ("contrib", "contrib.asker", "contrib.credit", "contrib.router"),
+    (
+        "contrib",
+        "contrib.asker",
+        "contrib.audit",
+        "contrib.benchmarks",
+        "contrib.clients",
+        "contrib.credit",
+        "contrib.importing",
+        "contrib.router",
+    ),
     ("__main__", "memalpha"),
 )
 
@@ -53,9 +61,9 @@ DOORS: Mapping[str, frozenset[str]] = {
     "fastapi": frozenset({"memalpha.use.api", "memalpha.use.server"}),
     "mcp": frozenset({"memalpha.use.api", "memalpha.use.server"}),
     "uvicorn": frozenset({"memalpha.use.server"}),
-    "anthropic": frozenset({"memalpha.clients.claude"}),
-    "langgraph": frozenset({"memalpha.clients.langgraph"}),
-    "openai": frozenset({"memalpha.clients.openai"}),
+    "anthropic": frozenset({"memalpha.contrib.clients.claude"}),
+    "langgraph": frozenset({"memalpha.contrib.clients.langgraph"}),
+    "openai": frozenset({"memalpha.contrib.clients.openai"}),
     "vllm": frozenset({"memalpha.generation.vllm_process"}),
 }
 

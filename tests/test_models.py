@@ -12,9 +12,14 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.step import AgentStep, check_context
 from memalpha.errors import InputError, ServiceError
+from memalpha.generation.hf import HFGenerator
 from memalpha.models import build_nano, load_policy_model, resolve_model, write_adapter_record
+from memalpha.models.policy import base_of
 from memalpha.models.registry import MODEL_RECORD, write_model_record
+from memalpha.types import Prompt, Sampling
 
 NAME = "smollm2-135m-instruct"
 
@@ -314,6 +319,39 @@ def test_an_adapter_of_plain_lora_loads_whatever_names_its_layers(nano, adapter,
     if "rank_pattern" in fields:  # alpha / r is another
         wanted = logits
     torch.testing.assert_close(logits, wanted)
+
+
+@pytest.mark.parametrize("layer", ["lm_head", "embed_tokens"])
+def test_an_adapter_of_a_weight_that_two_modules_share_is_refused(nano, tmp_path, layer):
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(nano),
+        LoraConfig(r=2, target_modules=["q_proj", layer], task_type="CAUSAL_LM"),
+    )
+    model.save_pretrained(tmp_path / "tied", save_embedding_layers=False)
+    with pytest.raises(InputError, match=f"matrices for .*{layer}, whose weight another module"):
+        load_policy_model(nano, adapter=tmp_path / "tied")
+
+
+def test_a_token_that_the_model_has_not_is_an_error(nano):
+    model, tokenizer = load_policy_model(nano)
+    tokens = len(tokenizer)
+    said = f"token {tokens}, and the model has embeddings of {tokens} tokens"
+    generator = HFGenerator(model, tokenizer)
+    with pytest.raises(InputError, match=said):
+        generator.generate([Prompt((), (3, tokens))], Sampling(1))
+    tokenizer.add_tokens(["<tool_call>"])  # and the model is left as it was
+    agent = AgentStep(AgentConfig(schema="facts", codec="hermes"), tokenizer)
+    with pytest.raises(InputError, match=said):
+        check_context(agent, model.config)
+
+
+@pytest.mark.parametrize("name", ["mine", "", "a/b/c"])
+def test_a_base_that_is_no_name_has_to_be_given(adapter, tmp_path, name):
+    changed = shutil.copytree(adapter, tmp_path / "changed")
+    (changed / "memalpha_adapter.json").write_text(json.dumps({"base": name}))
+    configured(base_model_name_or_path=name)(changed)
+    with pytest.raises(InputError, match=r"as its base(.|\n)*name it: model=, --model"):
+        base_of(changed)
 
 
 def test_an_adapter_of_another_vocabulary_is_refused_by_its_fingerprint(adapter, tmp_path):

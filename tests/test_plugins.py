@@ -1,12 +1,14 @@
-"""Entry points: another package adds a verb, a credit, a role or a lesson; one that is broken or stands twice ends in
-one error."""
+"""Entry points: another package adds to this one; what is broken or stands twice ends in one error."""
 
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from memalpha import MemorySchema
 from memalpha.errors import InputError
 from memalpha.qa import readers
 
@@ -17,6 +19,48 @@ def add_verbs(app):
     @app.command()
     def greet(name: str):
         print(f"hello {name}")
+"""
+
+
+ROUTES = """
+from starlette.responses import PlainTextResponse
+
+class Hello:
+    options = None
+    names_user = False
+    max_body_bytes = 5
+
+    @classmethod
+    def build(cls, operations, callers, config, options):
+        return cls()
+
+    def owns(self, path):
+        return path == "/hello"
+
+    def add_to(self, app):
+        async def hello(request):
+            return PlainTextResponse(f"hello {(await request.body()).decode()}")
+        app.add_route("/hello", hello, methods=["POST"])
+
+    def respond(self, problem):
+        return PlainTextResponse(f"no: {problem.what}", status_code=problem.status)
+"""
+
+SERVE = """
+import sys; sys.path.append(sys.argv[1])
+from starlette.testclient import TestClient
+from memalpha import MemoryAgent
+from memalpha.use.access import Callers, Grant, ServeConfig
+from memalpha.use.server import build_app
+
+app = build_app(
+    MemoryAgent.without_model(store=":memory:"), ServeConfig(), Callers(Grant("local", "a"))
+)
+with TestClient(app, base_url="http://127.0.0.1") as client:
+    for body in ("Ada", "everybody"):
+        answer = client.post("/hello", content=body)
+        print(answer.status_code, answer.text)
+    print(client.get("/v1/memory").json()["total"], client.get("/v1/ping").json()["status"])
 """
 
 
@@ -61,6 +105,137 @@ def test_one_name_of_two_packages_is_refused(tmp_path):
         install(tmp_path, package, f"greet = {package}:add_verbs")
     done = call(tmp_path, "greet", "Ada")
     assert done.returncode == 1 and "polite:add_verbs and rude:add_verbs" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_package_adds_routes_to_the_server(tmp_path):
+    (tmp_path / "polite.py").write_text(ROUTES)
+    install(tmp_path, "polite", "hello = polite:Hello", "memalpha.routes")
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, str(tmp_path)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout.splitlines() == ["200 hello Ada", "413 no: the request's body", "0 ok"], (
+        done.stderr
+    )
+
+
+OWN_PACKAGE = ROOT / "examples" / "own_package"
+SOURCES = """
+from own_package import Source, read_line, CommonOptions, by_row
+
+SQUAD = [Source("squad", "another one", by_row(read_line), CommonOptions)]
+NOTHING = [read_line]
+"""
+
+
+def prepare(site, point):
+    """Install a package with one entry point for sources, and prepare one line of ``lines``."""
+    shutil.copy(OWN_PACKAGE / "own_package.py", site)
+    (site / "more_sources.py").write_text(SOURCES)
+    install(site, "lines", point, "memalpha.sources")
+    file = site / "lines.jsonl"
+    file.write_text(
+        '{"text": "The cat is Biscuit.", "question": "Which cat?", "answer": "Biscuit"}'
+    )
+    return call(site, "prepare", "lines", "--input", str(file), "--output", str(site / "out"))
+
+
+def test_the_package_of_the_examples_adds_a_data_source_and_a_verb(tmp_path):
+    declared = tomllib.loads((OWN_PACKAGE / "pyproject.toml").read_text())["project"]
+    points = declared["entry-points"]
+    assert points.keys() == {"memalpha.sources", "memalpha.verbs"}
+    install(tmp_path, "own-package", f"sections = {points['memalpha.verbs']['sections']}")
+    done = prepare(tmp_path, f"lines = {points['memalpha.sources']['lines']}")
+    assert done.stdout.startswith("1 instances, 1 chunks, 1 questions"), done.stderr
+    names = [section.name for section in MemorySchema.load("small_core").sections]
+    shown = call(tmp_path, "sections", "small_core")
+    assert [line.partition(":")[0] for line in shown.stdout.splitlines()] == names, shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("point", "said"),
+    [
+        ("lines = no_such_module_here:LINES", "No module named 'no_such_module_here'"),
+        ("lines = more_sources:NOTHING", "'lines' gives function"),
+        ("lines = more_sources:SQUAD", "gives a second data source 'squad'"),
+    ],
+)
+def test_a_data_source_that_is_none_is_named(tmp_path, point, said):
+    done = prepare(tmp_path, point)
+    assert done.returncode == 1 and said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_source_that_nobody_has_is_told_which_there_are(tmp_path):
+    done = call(tmp_path, "prepare", "nothing", "--output", str(tmp_path / "out"))
+    assert done.returncode == 1 and "'nothing'" in done.stderr and " own, " in done.stderr
+
+
+GUARD = """
+class Guard:
+    def __init__(self, names):
+        self.names = names
+
+    def masked(self, text):
+        return text.replace("42", "[number]"), text.count("42")
+
+    def refusal(self, memory, index, chunk, operations):
+        loud = any(operation.content.isupper() for operation in operations)
+        return f"the guard {self.names}" if loud else ""
+
+    def forget_texts(self):
+        print("forgotten")
+
+def nothing(names):
+    return names
+"""
+
+AGENT = """
+import sys
+sys.path[:0] = [sys.argv[1], "tests"]
+from scripted import FACTS, ScriptedGenerator
+from memalpha import InputError, MemoryAgent
+from memalpha.agent.step import AgentStep
+from memalpha.models.registry import make_tokenizer
+
+step = AgentStep(FACTS, make_tokenizer(["facts"], 4096))
+script = ScriptedGenerator(["+ ANN HAS A CAT", "+ Ann has a cat"])
+try:
+    agent = MemoryAgent(step, script, guards=sys.argv[2:])
+except InputError as error:
+    sys.exit(f"error: {error}")
+for text in "the number is 42", "the password is hunter2!x":
+    added = agent.add(text)
+    print(added.removed, *(result.message for result in added.results if not result.ok))
+agent.forget("1")
+"""
+
+
+def use(site, point, *guards):
+    """Install a package with one entry point for detectors, and let a scripted agent use guards."""
+    (site / "watching.py").write_text(GUARD)
+    install(site, "watching", point, "memalpha.detectors")
+    command = [sys.executable, "-c", AGENT, str(site), *guards]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+
+
+def test_a_package_adds_a_guard_which_is_asked_beside_others(tmp_path):
+    pytest.importorskip("detect_secrets", reason="needs the extra audit")
+    done = use(tmp_path, "capitals = watching:Guard", "secrets", "capitals")
+    assert done.stdout.splitlines() == ["1 the guard ['capitals']", "1", "forgotten"], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("point", "said"),
+    [
+        ("capitals = no_such_module_here:Guard", "No module named 'no_such_module_here'"),
+        ("capitals = watching:nothing", "'capitals' gives list ['capitals']"),
+        ("letters = watching:Guard", "guards ['capitals']\n  expected: some of assistant, "),
+    ],
+)
+def test_a_guard_that_is_none_is_named(tmp_path, point, said):
+    done = use(tmp_path, point, "capitals")
+    assert done.returncode == 1 and said in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
 
 

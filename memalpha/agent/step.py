@@ -205,7 +205,7 @@ class MemoryView:
 # ------------------------------------------------------------------------------------------------
 # prompts in, completions out
 
-Guard = Callable[[Memory, int, Chunk, Sequence[Operation]], str]
+Refusal = Callable[[Memory, int, Chunk, Sequence[Operation]], str]
 """Tells why the operations of a call on a chunk, by its index, are refused; empty: they are not."""
 
 _USER = "<chunk>\n{chunk}\n</chunk>\n<memory>\n{memory}\n</memory>"
@@ -312,7 +312,7 @@ class AgentStep:
         cut_off: bool = False,
         *,
         keep: bool = True,
-        guard: Guard | None = None,
+        guard: Refusal | None = None,
         labels: Sequence[Span] | None = None,
     ) -> StepOutcome:
         """Apply a completion of the chunk with this index, in place and in order.
@@ -337,7 +337,7 @@ class AgentStep:
         memory: Memory,
         index: int,
         chunk: Chunk,
-        guard: Guard | None,
+        guard: Refusal | None,
     ) -> list[OperationResult]:
         if isinstance(item, CallError):
             return [OperationResult(False, ResultCode.UNPARSED, item.message)]
@@ -430,10 +430,25 @@ def context_of(model_config: Any) -> int | None:
     return min((limit for limit in limits if limit), default=None)
 
 
+def check_tokens(ids: Sequence[int], model_config: Any) -> None:
+    """Raise InputError if a model has no embedding of one of these tokens, as when tokens were
+    added to its tokenizer alone.
+    """
+    vocabulary = getattr(model_config.get_text_config(), "vocab_size", None)
+    highest = max(ids, default=0)
+    InputError.raise_if(
+        vocabulary and highest >= vocabulary,
+        f"the tokenizer gives token {highest}, and the model has embeddings of {vocabulary} tokens",
+        expected="a model that has all tokens of its tokenizer",
+        fix="resize its embeddings where tokens were added, or give it its own tokenizer",
+    )
+
+
 def check_context(agent: AgentStep, model_config: Any) -> None:
     """Raise InputError if the longest prompt and completion exceed the model's positions, or its
-    window.
+    window, or a prompt has tokens that the model has not.
     """
+    check_tokens(agent.encoder.encode({"chunk": "", "memory": ""}, shared="")[0], model_config)
     positions = context_of(model_config)
     needed = longest_prompt(agent) + agent.config.max_completion_length
     names = ("max_chunk_tokens", "view_tokens", "max_completion_length")

@@ -16,7 +16,7 @@ from typer import Typer
 from typer.exceptions import TyperException
 
 from memalpha import __version__
-from memalpha.cli import audit, chat, evaluate, importing, journal, serve, training
+from memalpha.cli import chat, evaluate, journal, serve, training
 from memalpha.cli.console import (
     SafeFormatter,
     complain,
@@ -42,21 +42,17 @@ VERBS: Mapping[Callable[..., int | None], Mapping[str, bool]] = {
     training.train: TAKES_OPTIONS,
     training.rollout: TAKES_OPTIONS,
     evaluate.evaluate: TAKES_OPTIONS,
-    evaluate.scoreboard: TAKES_OPTIONS,
-    evaluate.poison: {},
     evaluate.report: {},
     evaluate.compare: {},
     evaluate.inspect: {},
     chat.ask: TAKES_OPTIONS,
     chat.chat: TAKES_OPTIONS,
-    audit.audit: {},
     serve.serve: TAKES_OPTIONS,
     serve.token: {},
     serve.export: {},
 }
 for verb, settings in VERBS.items():
     app.command(context_settings=dict(settings))(verb)
-app.command("import")(importing.import_file)
 app.add_typer(journal.app, name="journal")
 
 

@@ -65,12 +65,13 @@ def serve(context: Context, options: ListOptions = False) -> None:
     """
     try:
         from memalpha.use.access import ServeConfig
+        from memalpha.use.routes import route_options
         from memalpha.use.server import check_reach, serve_http, serve_stdio
     except ModuleNotFoundError as error:
         raise MissingExtraError(str(error.name), "serve") from error
     quiet_libraries()
-    trained, agent, about, config = read_options(
-        context, options, AgentOptions, ServeOptions, ServeConfig
+    trained, agent, about, config, *of_routes = read_options(
+        context, options, AgentOptions, ServeOptions, ServeConfig, *route_options()
     )
     callers = about.callers()
     if about.transport == "stdio":
@@ -81,7 +82,7 @@ def serve(context: Context, options: ListOptions = False) -> None:
     def started(url: str) -> None:
         complain(f"serving at {url} (API: /v1, MCP: /mcp; /openapi.json)")
 
-    serve_http(agent.load(trained), config, callers, started)
+    serve_http(agent.load(trained), config, callers, started, of_routes)
 
 
 def token(

@@ -9,9 +9,9 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,6 @@ from memalpha.data import (
     labelled,
     locomo_plus,
     natural,
-    own,
     sgd,
     synthetic,
     texts,
@@ -30,8 +29,9 @@ from memalpha.data import (
 )
 from memalpha.data.rows import PARQUET_NAME, iter_parquet, read_instances, write_parquet
 from memalpha.data.source import Source, Tally, apart, as_asked, count_words_and_signs
-from memalpha.errors import InputError, SchemaError
+from memalpha.errors import InputError, SchemaError, from_extra
 from memalpha.files import file_sha256, replacing_folder
+from memalpha.plugins import GROUPS, find_plugins, load_plugin
 from memalpha.qa.metrics import LABEL_METRICS
 from memalpha.types import Instance, JsonMapping, JsonObject, Question, TokenCounter
 
@@ -253,7 +253,8 @@ class _NearIndex:
 
     @cached_property
     def _index(self) -> Any:
-        from datasketch import MinHashLSH  # a slow import
+        with from_extra("data"):
+            from datasketch import MinHashLSH  # a slow import
 
         # Weights that avoid misses; the estimate in ``has`` removes false candidates.
         return MinHashLSH(threshold=THRESHOLD, num_perm=_PERMUTATIONS, weights=(0.1, 0.9))
@@ -272,7 +273,8 @@ class _NearIndex:
         return any(needed is None or needed & shared for needed in near)
 
     def _signature(self, text: str) -> Any:
-        from datasketch import LeanMinHash, MinHash
+        with from_extra("data"):
+            from datasketch import LeanMinHash, MinHash
 
         units = text.split(self._separator) if self._separator else list(text)
         starts = range(max(1, len(units) - self._size + 1))
@@ -287,21 +289,47 @@ class _NearIndex:
 
 MANIFEST_NAME = "manifest.json"
 _TOKENS = ("chunks", "questions", "longest_chunk")
-_MODULES = (texts, dialogues, locomo_plus, beam, labelled, sgd, natural, own, synthetic, toy)
-SOURCES: dict[str, Source] = {
+_MODULES = (texts, dialogues, locomo_plus, beam, labelled, sgd, natural, synthetic, toy)
+SOURCES: Mapping[str, Source] = {
     source.name: source for module in _MODULES for source in module.SOURCES
 }
-_GENERATED = [name for name, source in SOURCES.items() if not source.needs_input]
+"""Of this package; ``all_sources`` adds those of plugins."""
+
+
+@cache
+def all_sources() -> Mapping[str, Source]:
+    """Return ``SOURCES``, and the sources of plugins (group ``memalpha.sources``), by name.
+
+    InputError if a plugin cannot be loaded, is no source, or names one that is there.
+    """
+    sources = dict(SOURCES)
+    for entry in find_plugins("memalpha.sources").values():
+        loaded = load_plugin(entry)
+        for source in loaded if isinstance(loaded, list) else [loaded]:
+            if not isinstance(source, Source):
+                raise InputError(
+                    f"the entry point {entry.name!r} gives {type(source).__name__} {source!r:.80}",
+                    expected=f"{GROUPS[entry.group]} at {entry.value}",
+                )
+            if source.name in sources:
+                raise InputError(
+                    f"the entry point {entry.name!r} gives a second data source {source.name!r}",
+                    expected="a name that no other source has",
+                    fix="uninstall its package, or rename the source",
+                )
+            sources[source.name] = source
+    return sources
 
 
 def get_source(name: str) -> Source:
     """Return a source; InputError lists all names if there is none."""
+    sources = all_sources()
     InputError.raise_if(
-        name not in SOURCES,
+        name not in sources,
         f"unknown data source {name!r}",
-        expected=f"one of {', '.join(sorted(SOURCES))}",
+        expected=f"one of {', '.join(sorted(sources))}",
     )
-    return SOURCES[name]
+    return sources[name]
 
 
 @dataclass(slots=True)
@@ -399,12 +427,19 @@ def load_one(
     InputError if none or wrong.
     """
     path = Path(name_or_path)
-    if name_or_path in _GENERATED and not path.exists():
-        values = dict(options or {})
-        seed = int(values.pop("seed", seed))
-        return list(Tally().instances(SOURCES[name_or_path].load(None, values, seed)))
     if not path.exists():
-        listed = ", ".join(_GENERATED)
+        generated = {name: each for name, each in all_sources().items() if not each.needs_input}
+        if name_or_path in generated:
+            values = dict(options or {})
+            given = values.pop("seed", seed)
+            InputError.raise_if(
+                not str(given).isdecimal(),
+                f"seed of source {name_or_path!r} is {given!r:.60}",
+                expected="an integer, 0 or more",
+            )
+            seed = int(given)
+            return list(Tally().instances(generated[name_or_path].load(None, values, seed)))
+        listed = ", ".join(generated)
         raise InputError(
             f"no data at {name_or_path!r}",
             expected=f"a prepared folder, an instances.jsonl, or a generated source ({listed})",
@@ -434,8 +469,8 @@ def prepare(
     check_against: Sequence[str | Path] = (),
     drop_leaks: bool = False,
 ) -> Manifest:
-    """Make a folder of instances from a source of ``SOURCES`` and return its manifest; InputError
-    if that cannot be.
+    """Make a folder of instances from one of ``all_sources`` and return its manifest; InputError if
+    that cannot be.
 
     ``input`` is a file or Hub name, None for generated data. LeakError lists what repeats questions
     or contexts of the folders ``check_against``; with ``drop_leaks`` it is skipped.

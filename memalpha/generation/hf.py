@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from memalpha.agent.step import positions_of, window_of
+from memalpha.agent.step import check_tokens, positions_of, window_of
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.cache import BufferCache
 from memalpha.generation.decoding import Drawing, RowState, Step, decode, forward
@@ -107,8 +107,8 @@ class HFGenerator:
         )
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Return one completion per prompt, in order; InputError for empty prompts, MemAlphaError
-        if memory runs out or logits are not finite.
+        """Return one completion per prompt, in order; InputError for empty prompts and for tokens
+        that the model has not, MemAlphaError if memory runs out or logits are not finite.
         """
         InputError.raise_if(
             sampling.max_new_tokens < 1,
@@ -121,6 +121,7 @@ class HFGenerator:
             expected="at least one token id",
             fix="encode it with the policy's tokenizer",
         )
+        check_tokens([max(prompt.ids) for prompt in prompts], self.model.config)
         generator = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
         uniforms = torch.rand(len(prompts), sampling.max_new_tokens, generator=generator)
         graphs = self._graphs if captures(self.model) else None

@@ -18,7 +18,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.config import Options, names, parse, read
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
-from memalpha.measure.systems import KINDS, System
+from memalpha.measure.systems import System, system_kinds
 from memalpha.record.folder import LISTS
 from memalpha.types import JsonMapping, JsonObject
 
@@ -32,12 +32,13 @@ EVIDENCE = "evidence"  # the kind of reader that asks nothing and looks where pa
 
 def make_system(kind: str, values: JsonMapping) -> System:
     """Return the system of a kind with these options; InputError if one is unknown or invalid."""
+    kinds = system_kinds()
     InputError.raise_if(
-        kind not in KINDS,
+        kind not in kinds,
         f"unknown kind of system {kind!r}",
-        expected=f"one of {', '.join(KINDS)}",
+        expected=f"one of {', '.join(sorted(kinds))}",
     )
-    return read(KINDS[kind], values, f"system {kind!r}")
+    return read(kinds[kind], values, f"system {kind!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class SetSpec(Options):
 class SystemSpec(Options):
     """A system."""
 
-    kind: str  # a key of ``KINDS``
+    kind: str  # a key of ``system_kinds()``
     name: str = ""  # in results (empty = its kind)
     group: str = ""  # systems of one group differ only in their training seed (empty = its name)
     sets: tuple[str, ...] = ()  # names of the sets it is evaluated on (none = all)
@@ -226,6 +227,9 @@ def _seeds(row: Any) -> list[Any]:
     if not isinstance(row, Mapping) or not isinstance(row.get("adapter"), list):
         return [row]
     name = row.get("name") or row.get("kind")
+    InputError.raise_if(
+        not row["adapter"], f"adapter of {name!r} is []", expected="a folder, or a list of some"
+    )
     adapters = enumerate(row["adapter"], start=1)
     return [{"group": name, **row, "name": f"{name}-{n}", "adapter": each} for n, each in adapters]
 

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import pandas
 import yaml
 
-from memalpha.errors import RunFolderError
+from memalpha.errors import RunFolderError, from_extra
 from memalpha.files import write_whole
 from memalpha.measure import tables, view
 from memalpha.measure.summary import difference_from
@@ -133,7 +133,8 @@ def smooth(series: pandas.Series) -> pandas.Series:
 
 def draw(axes: Any, title: str, lines: Mapping[str, Line]) -> None:
     """Draw one panel into matplotlib axes."""
-    from matplotlib.ticker import MaxNLocator
+    with from_extra("report"):
+        from matplotlib.ticker import MaxNLocator
 
     for index, (label, runs) in enumerate(lines.items()):
         colour = _COLOURS[index % len(_COLOURS)]
@@ -155,8 +156,9 @@ def draw(axes: Any, title: str, lines: Mapping[str, Line]) -> None:
 
 def draw_panels(variants: Mapping[str, Sequence[MetricRows]]) -> Iterator[tuple[str, str]]:
     """Draw the runs of each variant; yield title and SVG picture of each panel."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
+    with from_extra("report"):
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
 
     for title, lines in panels_of(variants).items():
         with rc_context(_STYLE):

@@ -18,11 +18,10 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
-from uuid import uuid4
 
 from pydantic import NonNegativeInt
 from typing_extensions import override
@@ -34,9 +33,9 @@ from memalpha.config import Options
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
 from memalpha.measure.host import PolicyHost
-from memalpha.measure.mem0 import MemoryServer, ServerOptions
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
+from memalpha.plugins import load_plugins
 from memalpha.qa.metrics import contains, label
 from memalpha.qa.readers import find_passages
 from memalpha.record.measure import (
@@ -421,7 +420,8 @@ class Agent(System):
     """A policy that writes its memory by tool calls."""
 
     adapter: str = ""  # its adapter's folder (empty = the untrained base model)
-    # the evaluation's (the adapter's schema and codec must match), or the adapter's
+    # the evaluation's (the adapter's schema and codec must match), or the adapter's (without one
+    # those of the model, if memalpha trained it whole)
     settings: Literal["shared", "own"] = "shared"
     # search what was read, too; this and the next two as its settings say (None), or otherwise
     archive: bool | None = None
@@ -433,20 +433,12 @@ class Agent(System):
     model_writes = True
 
     @override
-    def check(self) -> None:
-        InputError.raise_if(
-            self.settings == "own" and not self.adapter,
-            "settings 'own' of an agent without an adapter",
-            expected="an adapter, or settings: shared",
-        )
-
-    @override
     def prepare(self, setting: Setting) -> Setting:
         """Return the setting with the agent's own step; InputError if the adapter has others."""
         step = setting.step
         config = step.config
         if self.settings == "own":
-            config = AgentConfig.load(self.adapter, self.trust_tools)
+            config = AgentConfig.load(self.adapter or setting.host.model, self.trust_tools)
         elif self.adapter and (Path(self.adapter) / AGENT_FILE).is_file():  # others have none
             saved = AgentConfig.load(self.adapter, self.trust_tools)
             same = saved.codec == config.codec and MemorySchema.load(saved.schema) == step.schema
@@ -517,7 +509,6 @@ CONSTANT_STATE = (
     "chunk changes. Then write your whole new state between <IS> and </IS>, in at most {tokens} "
     "tokens: what still holds of the memory and what is new, one fact a line, with names."
 )
-_SPOKEN = re.compile(r"^(?:\[[^]]*\] )?(?:(?:user|assistant): )?", re.IGNORECASE)
 _STATE = re.compile(r"<IS>(.*?)(?:</IS>|\Z)", re.DOTALL)
 
 
@@ -621,91 +612,12 @@ class ConstantState(OverwriteSummary):
         return (states[-1] if states else reply.replace("</IS>", "")).strip()
 
 
-# -------------------------------------------------------------------------------- at a server
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedMemory(IngestedMemory):
-    """The memories that a server keeps of one input, under a user of its own.
-
-    If the server does not give back where one is from, it is of the last chunk with its words.
-    """
-
-    server: MemoryServer
-    user: str
-    chunks: tuple[Chunk, ...]
-
-    @override
-    def passages(self, question: Question, budget: int) -> tuple[str, ...]:
-        return tuple(text for text, _ in self.sourced(question, budget))
-
-    @override
-    def sourced(self, question: Question, budget: int) -> list[tuple[str, int | None]]:
-        sourced = []
-        for text, chunk in self.server.search(self.user, question.text):
-            said = _SPOKEN.sub("", text)
-            with_it = [index for index, each in enumerate(self.chunks) if said in each.text]
-            sourced.append((text, with_it[-1] if chunk is None and with_it else chunk))
-        return sourced
-
-    @override
-    def close(self) -> None:
-        self.server.delete(self.user)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mem0Server(ServerOptions, System):
-    """Any server in Mem0's shape: a chunk is added as a message, a question is searched.
-
-    Each input has a user of its own, who is deleted once all questions are asked.
-    """
-
-    writes_counted = False
-
-    @override
-    def check_fits(self, setting: Setting, instances: Sequence[Instance]) -> None:
-        MemoryServer(self).search(_new_user(), "Does the server answer?")
-
-    @override
-    def ingest_all(
-        self,
-        setting: Setting,
-        instances: Sequence[Instance],
-        seed: int,
-        on_step: StepCallback | None = None,
-    ) -> list[IngestedMemory]:
-        server = MemoryServer(self)
-        memories: list[IngestedMemory] = []
-        try:
-            for instance in instances:
-                user = _new_user()
-                empty = ServedMemory(
-                    memory_tokens=0, server=server, user=user, chunks=instance.chunks
-                )
-                memories.append(empty)
-                for index, chunk in enumerate(instance.chunks):
-                    server.add(user, chunk, index)
-                    if on_step:
-                        on_step(index + 1, len(instance.chunks))
-                entries = tuple(server.memories(user))
-                tokens = sum(map(setting.count, entries))
-                memories[-1] = replace(empty, memory_tokens=tokens, entries=entries)
-        except BaseException:
-            for memory in memories:
-                memory.close()
-            raise
-        return memories
-
-
-def _new_user() -> str:
-    return f"memalpha-{uuid4().hex}"
-
-
-KINDS: Mapping[str, type[System]] = {  # by the name that a configuration gives them
+_OWN: Mapping[str, type[System]] = {  # by the name that a configuration gives them
     "agent": Agent,
     "archive": Archive,
     "constant_state": ConstantState,
     "full_context": FullContext,
     "gold": Gold,
-    "mem0_server": Mem0Server,
     "overwrite_summary": OverwriteSummary,
     "rag_bm25": Rag,
     "rag_dense": DenseRag,
@@ -713,3 +625,9 @@ KINDS: Mapping[str, type[System]] = {  # by the name that a configuration gives 
     "teacher": Teacher,
     "verbatim": Verbatim,
 }
+
+
+@cache
+def system_kinds() -> Mapping[str, type[System]]:
+    """Return the kinds of systems by name, with those of entry points ``memalpha.systems``."""
+    return {**_OWN, **load_plugins("memalpha.systems", _OWN)}

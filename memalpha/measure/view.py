@@ -259,10 +259,10 @@ HELPERS = {  # what the templates of pages and of the terminal call
 }
 
 
-def templates(**options: Any) -> jinja2.Environment:
-    """Return the package's templates; ``options`` are those of a jinja environment."""
+def templates(package: str = "memalpha.measure", **options: Any) -> jinja2.Environment:
+    """Return the templates of a package; ``options`` are those of a jinja environment."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("memalpha.measure"),
+        loader=jinja2.PackageLoader(package),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

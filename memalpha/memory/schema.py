@@ -111,6 +111,11 @@ class Section(Options):
 
 ARCHIVE = Section("_archive", SectionKind.ARCHIVE, "what was read", timestamps=True)
 """Beside the sections of every schema; the policy neither sees nor writes it."""
+OF_PROGRAMS: Mapping[str, str] = {
+    "files": "files of Claude's memory tool are no statements",
+    "items": "items of a LangGraph store are no statements",
+}
+"""Schemas of ``memalpha.clients``, and why no agent goes on with their memories."""
 
 
 # ------------------------------------------------------------------------------------------------

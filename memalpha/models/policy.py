@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memalpha.agent.config import AGENT_FILE
 from memalpha.errors import InputError
 from memalpha.files import check_folder, file_sha256, inside, read_object, write_object
-from memalpha.models.registry import model_record, resolve_model
+from memalpha.models.registry import NANO, hub_name, model_record, resolve_model
 from memalpha.sandbox import check_patterns
 from memalpha.types import JsonObject, Message
 
@@ -231,11 +231,19 @@ def check_adapter_folder(adapter: Path) -> JsonObject:
     need not have.
     """
     InputError.raise_if(
+        is_whole(adapter),
+        f"{adapter} is a whole model and no adapter",
+        expected="the folder of a LoRA adapter",
+        fix="give it as the model",
+    )
+    InputError.raise_if(
         not (adapter / ADAPTER_CONFIG).is_file(),
         f"adapter folder {adapter} has no adapter_config.json"
         if adapter.is_dir()
         else f"adapter folder {adapter} does not exist",
-        fix="give the folder that `memalpha warmup` or `memalpha train` wrote, or one of its "
+        fix=f"give {adapter / 'adapter'}"
+        if (adapter / "adapter").is_dir()
+        else "give the folder that `memalpha warmup` or `memalpha train` wrote, or one of its "
         "checkpoint-N folders",
     )
     check_folder(adapter)
@@ -257,6 +265,11 @@ def check_adapter_folder(adapter: Path) -> JsonObject:
             fix="merge it into its base where it was made, and give the whole model",
         )
     return config
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a folder holds a whole model, as full fine-tuning writes it."""
+    return (folder / "config.json").is_file() and not (folder / ADAPTER_CONFIG).is_file()
 
 
 def _wrong_setting(name: str, value: Any) -> str:
@@ -337,8 +350,9 @@ def base_name(adapter: str | Path) -> str:
 def base_of(adapter: str | Path) -> str:
     """Return the base of an adapter, to load it; InputError if it names none, or a folder."""
     base = base_name(adapter)
+    known = hub_name(base) is not None or base.partition("@")[0] == NANO
     InputError.raise_if(
-        not base or Path(base).is_dir(),
+        not known or Path(base).is_dir(),
         f"adapter {adapter} names {base!r} as its base",
         expected="a registered or Hub name",
         fix="name it: model=, --model",
@@ -371,7 +385,8 @@ def check_adapter(
     adapter: Path, base: Path | str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> None:
     """Raise InputError unless an adapter fits this base: each of its matrices has a place, finite
-    values and the right shape, and no place is left. Warn if only the base's weights may differ.
+    values and the right shape, none is of a shared weight, and no place is left. Warn if only the
+    base's weights may differ.
     """
     config = check_adapter_folder(adapter)
     shapes = _shapes(adapter)
@@ -398,6 +413,15 @@ def check_adapter(
         fix="give the adapter's own base as the model, or train an adapter on this one "
         "(`memalpha warmup`)",
     )
+    shared = sorted(layer for layer in layers if _is_shared(model, layer))
+    InputError.raise_if(  # merged into the weight, they would change both modules
+        shared,
+        f"adapter {adapter} has matrices for {', '.join(shared[:1])}, whose weight another module "
+        "of the base shares",
+        expected="an adapter of plain LoRA on linear layers below the head",
+        fix="merge it, where it was made, into a base whose head has weights of its own, and give "
+        "the whole model",
+    )
     _check_names(config, names, adapter / ADAPTER_CONFIG)
     _check_places(adapter, config, shapes, weightless(model.config))
     digests = {model_record(base).get("weights_sha256"), record.get("base_weights_sha256")}
@@ -405,6 +429,13 @@ def check_adapter(
     if len(digests - {None}) > 1 or (theirs is None and renamed):
         message = "adapter %s was trained on %s; %s may have other weights of the same model"
         log.warning(message, adapter, trained_on, base)
+
+
+def _is_shared(model: PreTrainedModel, layer: str) -> bool:
+    """Whether another module of a model has the weight of this layer, too, such as a tied head."""
+    weight = getattr(model.get_submodule(layer), "weight", None)
+    modules = model.modules() if weight is not None else ()
+    return sum(getattr(module, "weight", None) is weight for module in modules) > 1
 
 
 def _shapes(adapter: Path) -> dict[str, tuple[int, ...]]:

@@ -41,7 +41,7 @@ from memalpha.files import (
     write_yaml,
 )
 from memalpha.record.lock import LOCK_FILE
-from memalpha.record.shapes import CONFIG, ENVIRONMENT, METRICS, SUMMARY, checked
+from memalpha.record.shapes import CONFIG, ENVIRONMENT, INPUTS, METRICS, SUMMARY, checked
 from memalpha.types import JsonMapping, JsonObject
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ _TRAJECTORY = re.compile(r"step-[0-9]+-rank-[0-9]+")
 
 LISTS = ("sets", "systems", "readers")  # options of an evaluation
 _MAY_GROW = (*LISTS, "digest")
-MAY_CHANGE = frozenset(
+MAY_CHANGE: frozenset[str] = frozenset(
     [
         "output_dir",
         "max_steps",
@@ -176,7 +176,7 @@ class RunFolder:
             expected=f"options {', '.join(sorted(config)[:5])}, ...",
             fix="choose another --output_dir",
         )
-        began = _by_name(self.config, self.read_optional("inputs.json"))
+        began = _by_name(self.config, self.inputs)
         now = _by_name(*json.loads(json.dumps([masked(config), inputs])))
         added = {name for name in now.keys() - began.keys() if name.split()[0] in _MAY_GROW}
         different = [
@@ -208,6 +208,14 @@ class RunFolder:
     def environment(self) -> JsonObject:
         """Command, versions and machine of the run; empty, or RunFolderError, as ``summary``."""
         return checked(ENVIRONMENT, self.read_optional(_ABOUT), self.path / _ABOUT, RunFolderError)
+
+    @property
+    def inputs(self) -> JsonObject:
+        """Digests of what the run read, by kind and name; empty, or RunFolderError, as
+        ``summary``.
+        """
+        name = "inputs.json"
+        return checked(INPUTS, self.read_optional(name), self.path / name, RunFolderError)
 
     @property
     def is_evaluation(self) -> bool:
@@ -307,7 +315,7 @@ def run_digest(folder: Path) -> str:
     if not (folder / MARKER).is_file():
         return ""
     run = RunFolder(folder)
-    values = _by_name(run.config, run.read_optional("inputs.json"))
+    values = _by_name(run.config, run.inputs)
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -343,16 +351,8 @@ def check_place(
         expected="a new folder",
         fix="add --overwrite or --resume (for a training), or choose another --output_dir",
     )
-    for option, names in (reads or {}).items() if filled else ():
-        for name in names:
-            InputError.raise_if(
-                name
-                and Path(name).exists()
-                and Path(name).resolve().is_relative_to(folder.resolve()),
-                f"{option} {name!r} lies in the run that is to be overwritten",
-                fix="choose another --output_dir",
-            )
     if filled:
+        check_reads(folder, reads or {})
         check_made(folder, MADE, "run")
         RunFolderError.raise_if(
             not (folder / _ABOUT).is_file(),
@@ -361,6 +361,21 @@ def check_place(
             fix="choose another --output_dir",
         )
     return False
+
+
+def check_reads(folder: Path, reads: Mapping[str, Iterable[str]]) -> None:
+    """Raise InputError if a folder that is to be overwritten holds what the new run reads: paths by
+    option.
+    """
+    for option, names in reads.items():
+        for name in names:
+            InputError.raise_if(
+                name
+                and Path(name).exists()
+                and Path(name).resolve().is_relative_to(folder.resolve()),
+                f"{option} {name!r} lies in the run that is to be overwritten",
+                fix="choose another --output_dir",
+            )
 
 
 def check_made(folder: Path, made: re.Pattern[str], what: str) -> None:

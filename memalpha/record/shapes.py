@@ -207,6 +207,7 @@ METRICS: TypeAdapter[Any] = TypeAdapter(MetricsShape)
 SUMMARY: TypeAdapter[Any] = TypeAdapter(SummaryShape)
 ENVIRONMENT: TypeAdapter[Any] = TypeAdapter(EnvironmentShape)
 CONFIG: TypeAdapter[Any] = TypeAdapter(ConfigShape)
+INPUTS: TypeAdapter[Any] = TypeAdapter(dict[str, dict[str, Any]])
 
 
 def checked(

@@ -242,7 +242,8 @@ class Receipt:
 
 def digest_of(source: str) -> str:
     """Return what names a source, such as a message of an export, in the permanent record of what
-    was read. It can confirm a guess, so a source is named by ids and places, never by content.
+    was read. It can confirm a guess, so a source is named by ids and places, and by content only
+    where there is neither (paragraphs of Claude's memories).
     """
     return hashlib.sha256(source.encode("utf-8", "backslashreplace")).hexdigest()[:DIGEST]
 

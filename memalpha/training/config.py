@@ -5,7 +5,8 @@ They share one flat namespace. The trainer is TRL's; its options that act here a
 value}``. Any other is refused.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -508,6 +509,23 @@ class TrainerOptions(Options):
         except (ValueError, TypeError, ImportError, OSError) as error:
             raise InputError(f"the options of the trainer do not fit: {error}") from error
         return arguments
+
+
+@contextmanager
+def clear_options() -> Iterator[None]:
+    """Turn what a trainer raises for its options when it is made into InputError."""
+    try:
+        yield
+    except InputError:
+        raise
+    except ImportError as error:  # such as vLLM, or the package of an optimizer
+        raise InputError(
+            f"an option needs a package that is not there: {error}", fix="install it"
+        ) from error
+    except ValueError as error:
+        raise InputError(
+            f"the options of the trainer do not fit: {error}", expected="options that go together"
+        ) from error
 
 
 def _fitting(given: JsonMapping, kind: type) -> JsonObject:

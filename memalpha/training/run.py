@@ -6,6 +6,7 @@
 import math
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,7 @@ from memalpha.record.rows import InstanceRow, paired_difference, read_rows, summ
 from memalpha.rewards import full_name
 from memalpha.training.build import RunComponents, build_components, resolve_dtype
 from memalpha.training.checkpoints import newest_whole
-from memalpha.training.config import REPLACED, PolicyOptions, TrainArguments
+from memalpha.training.config import REPLACED, PolicyOptions, TrainArguments, clear_options
 from memalpha.training.precision import check_types, set_float16
 from memalpha.training.recording import HeldOut, Recorder, StopOnSignal
 from memalpha.training.trainer import MemoryGRPOTrainer
@@ -170,7 +171,7 @@ def open_run(
 
 def measure_before(run: Run) -> list[InstanceRow]:
     """Measure the policy that training starts from, once."""
-    rows = read_rows(run.folder.path / "held_out" / "before.jsonl")
+    rows = _all_of(run.parts.held_out, read_rows(run.folder.path / "held_out" / "before.jsonl"))
     return rows or run.held_out.measure(run.parts.held_out, "before")
 
 
@@ -232,7 +233,7 @@ def save_agent(run: Run) -> None:
 def measure_after(run: Run, step: int) -> list[InstanceRow]:
     """Measure the trained policy, or take the validation of the same weights and instances."""
     same = run.folder.path / "held_out" / f"step-{step:06d}.jsonl"
-    rows = [] if run.parts.validation else read_rows(same)
+    rows = [] if run.parts.validation else _all_of(run.parts.held_out, read_rows(same))
     if rows and PartialState().is_main_process:
         shutil.copyfile(same, same.with_name("after.jsonl"))
     return rows or run.held_out.measure(run.parts.held_out, "after")
@@ -262,6 +263,12 @@ def summarise_run(
             "on_after": not run.parts.validation,
         }
     return summary
+
+
+def _all_of(instances: Sequence[Any], rows: list[InstanceRow]) -> list[InstanceRow]:
+    """Return the rows of a file if they are of all these instances, else none: it was damaged."""
+    whole = [row.instance for row in rows] == [instance.id for instance in instances]
+    return rows if whole else []
 
 
 def _validated(parts: RunComponents) -> list[Any]:
@@ -313,21 +320,19 @@ def build_trainer(
         fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation",
     )
     try:
-        trainer = trainer_class(
-            model=parts.model,
-            args=trl_arguments,
-            processing_class=parts.tokenizer,
-            agent=parts.agent,
-            instances=parts.instances,
-            scorer=parts.scorer,
-            options=options,
-            generator=parts.generator,
-            begin=parts.begin,
-        )
-    except ImportError as error:  # such as vLLM
-        raise InputError(
-            f"an option needs a package that is not there: {error}", fix="install it"
-        ) from error
+        with clear_options():
+            trainer_class.get_optimizer_cls_and_kwargs(trl_arguments, parts.model)
+            trainer = trainer_class(
+                model=parts.model,
+                args=trl_arguments,
+                processing_class=parts.tokenizer,
+                agent=parts.agent,
+                instances=parts.instances,
+                scorer=parts.scorer,
+                options=options,
+                generator=parts.generator,
+                begin=parts.begin,
+            )
     except OSError as error:  # of the Hub's client, which makes the repository at once
         if not trl_arguments.push_to_hub:
             raise

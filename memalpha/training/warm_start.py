@@ -25,18 +25,20 @@ from pydantic import (
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.step import AgentStep, context_of, window_of
+from memalpha.agent.step import AgentStep, check_tokens, context_of, window_of
 from memalpha.config import OneOf, Share, parse
-from memalpha.data.load import load_data
+from memalpha.data.load import load_data, source_names
 from memalpha.data.teacher import TeacherConfig
-from memalpha.errors import InputError, RunFolderError
+from memalpha.errors import InputError, RunFolderError, TrainingAborted
 from memalpha.files import write_object
 from memalpha.generation.products import Products, using
+from memalpha.generation.small import is_apart
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.plugins import find_plugins, load_plugin, plugin_names
 from memalpha.record.folder import (
     SAVED,
     check_made,
+    check_reads,
     checkpoints_in,
     holds_something,
     make_folder,
@@ -47,7 +49,7 @@ from memalpha.record.lock import LOCK_FILE, FolderLock
 from memalpha.text import in_common, turn_end
 from memalpha.training.build import load_policy, resolve_dtype
 from memalpha.training.checkpoints import WithoutArguments
-from memalpha.training.config import PolicyOptions, TrainerOptions
+from memalpha.training.config import PolicyOptions, TrainerOptions, clear_options
 from memalpha.training.demonstrations import demonstrate, demonstrate_reading, rule_based
 from memalpha.training.precision import check_scale, check_scaler, check_types, set_float16
 from memalpha.training.teacher_start import start_from_teacher
@@ -195,14 +197,28 @@ def _train(arguments: WarmupRunOptions, target: Path, report: EventReport) -> No
         f"takes {positions}" + (" (its window)" if positions == window_of(model.config) else ""),
         fix="lower view_tokens, or prepare the data with shorter chunks",
     )
+    for row in demonstrations:
+        check_tokens((*row.prompt_ids, *row.completion_ids), model.config)
+    with clear_options():
+        WarmupTrainer.get_optimizer_cls_and_kwargs(training, model)
+        trainer = WarmupTrainer(
+            demonstrations,
+            warmup.pack_tokens,
+            model=model,
+            args=training,
+            processing_class=tokenizer,
+        )
     if training.process_index == 0:  # an earlier warm start goes, perhaps one of the other kind
         remove_made(target)
-    trainer = WarmupTrainer(
-        demonstrations, warmup.pack_tokens, model=model, args=training, processing_class=tokenizer
-    )
     trainer.add_callback(ProgressCallback(report))
     trainer.remove_callback(PrinterCallback)
     trainer.train()
+    trained = [each for each in model.parameters() if each.requires_grad and not is_apart(each)]
+    TrainingAborted.raise_if(
+        not all(each.isfinite().all() for each in trained),
+        f"weights are not finite after step {trainer.state.global_step} of the warm start",
+        fix="lower learning_rate",
+    )
     name_base(model, warmup.model)
     trainer.save_model(str(target))
     if trainer.is_world_process_zero():
@@ -237,6 +253,12 @@ def _check_place(target: Path, warmup: WarmupOptions) -> None:
             expected="a new folder or a warm start's",
             fix="add --overwrite" if ours else "choose another --output_dir",
         )
+        reads = {
+            "model": [warmup.model],
+            "adapter": [warmup.adapter],
+            "data": source_names(warmup.data),
+        }
+        check_reads(target, reads)
         check_made(target, MADE_BY_WARMUP, "warm start")
 
 
@@ -288,7 +310,7 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
         self, model: Any, inputs: JsonObject, num_items_in_batch: Any = None
     ) -> torch.Tensor:
         """Go forward and backward pack by pack, which bounds the memory; gradients sync once, at
-        the end.
+        the end. TrainingAborted if the loss is not finite.
         """
         check_scale(self.accelerator)
         rows: list[Row] = inputs["rows"]
@@ -300,6 +322,11 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
             part = {"rows": [rows[i] for i in pack], "count": count}
             with using(self._products), sync:
                 total = total + super().training_step(model, part, num_items_in_batch)
+        TrainingAborted.raise_if(
+            self.accelerator.scaler is None and not total.isfinite(),  # a scaler skips such a step
+            f"the loss of step {self.state.global_step + 1} of the warm start is {total.item()}",
+            fix="lower learning_rate",
+        )
         return total
 
     def compute_loss(

@@ -25,7 +25,6 @@ from urllib.parse import unquote
 from pydantic import Field, PositiveInt, StrictStr
 
 from memalpha.config import Options, read, read_yaml
-from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError
 from memalpha.store.journal import Namespace
 from memalpha.types import JsonObject
@@ -34,6 +33,8 @@ HEADERS = {part: f"Memalpha-{part.capitalize()}" for part in ("user", "agent", "
 _SCHEMES = ("bearer", "token")  # of Authorization; the second is Mem0's
 API_KEY = "X-API-Key"  # header of a token, as Mem0's own server takes it, where there is no other
 CALLER = "memalpha.caller"  # key of the Caller in an ASGI scope
+_SHA256 = re.compile("[0-9a-f]{64}")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@*A-Z\s]+|null")
 _PLACE = re.compile(
     r"(?:[a-z][a-z0-9+.-]*://)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.IGNORECASE
 )
@@ -72,13 +73,6 @@ class ServeConfig(Options):
         max_text_tokens: Longest text to add, in tokens of the policy; it is read in pieces that fit
             a prompt.
         max_requests: Concurrent requests; more get 503.
-        upstream: An OpenAI-compatible server, URL including the version, before which
-            ``/v1/chat/completions`` and ``/v1/responses`` are offered with the memory; its key is
-            $MEMALPHA_API_KEY. Empty: none.
-        upstream_model: The name of the chat model there, whichever a request names; empty: that
-            one.
-        upstream_seconds: Time limit of a request there between two pieces of its answer.
-        upstream_bytes: Longest body of a request to it, in bytes: photos and sound are no text.
         body_seconds: Time limit to receive a request body, in seconds.
         stop_seconds: Time limit for running requests when the server stops, in seconds.
     """
@@ -90,17 +84,24 @@ class ServeConfig(Options):
     max_body_bytes: PositiveInt = 1_048_576
     max_text_tokens: PositiveInt = 16_384
     max_requests: PositiveInt = 64
-    upstream: str = ""
-    upstream_model: str = ""
-    upstream_seconds: PositiveInt = 300
-    upstream_bytes: PositiveInt = 33_554_432
     body_seconds: PositiveInt = 30
     stop_seconds: PositiveInt = 60
 
     def check(self) -> None:
-        """Raise InputError for a wrong URL of the upstream, or a key that cannot be one."""
-        if self.upstream:
-            ChatClient(self.upstream, self.upstream_model or "any")
+        """Raise InputError for a name of a host or an origin that no request has."""
+        for name in self.allow_host:
+            InputError.raise_if(
+                not _is_host(name),
+                f"allow_host holds {name!r}",
+                expected="the name of a host, without scheme and port",
+            )
+        for origin in self.allow_origin:
+            InputError.raise_if(
+                not _ORIGIN.fullmatch(origin),
+                f"allow_origin holds {origin!r}",
+                expected="an origin as browsers send it, such as https://chat.example, without a "
+                "path, in small letters",
+            )
 
     @property
     def loopback(self) -> bool:
@@ -129,6 +130,15 @@ class ServeConfig(Options):
 def _host_in(header: str) -> str:
     place = _PLACE.fullmatch(header)
     return place[1].lower().strip("[]") if place else ""
+
+
+def _is_host(name: str) -> bool:
+    """Whether a text is the name or the address of a host."""
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return re.fullmatch(r"[\w.-]+", name, re.ASCII) is not None
+    return True
 
 
 def _is_loopback(host: str) -> bool:
@@ -235,13 +245,19 @@ class Callers:
     def load(cls, path: str | Path) -> Callers:
         """Read a YAML tokens file; InputError if it is not valid."""
         rows: Any = read_yaml(Path(path)).get("tokens")
-        for row in rows if isinstance(rows, list) else [rows]:
+        # no value is shown: it may be the token itself
+        for at, row in enumerate(rows if isinstance(rows, list) else [rows], 1):
             blank = not isinstance(row, dict) or None in row.values()  # never taken for "any"
             InputError.raise_if(
                 blank or not row.get("sha256"),
-                f"{path} has a blank value, no sha256 or no list of tokens: {row}",
+                f"token {at} of {path} has a blank value or no sha256, or there is no list",
                 expected="a list `tokens` of {name, sha256, user}, each optionally with agent "
                 "and session, or any_user: true",
+            )
+            InputError.raise_if(
+                not _SHA256.fullmatch(str(row["sha256"])),
+                f"the sha256 of token {at} of {path} is none",
+                expected="64 characters of 0-9 and a-f, as memalpha token prints it",
             )
         return cls([read(Grant, row, f"token {at} of {path}") for at, row in enumerate(rows, 1)])
 

@@ -24,8 +24,6 @@ from weakref import WeakValueDictionary
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import AgentStep, check_context
-from memalpha.audit.guards import Guards
-from memalpha.audit.run import OF_PROGRAMS
 from memalpha.conversation.messages import ASSISTANT, joined_messages, read_messages
 from memalpha.conversation.recalled import sentences_of, without_recalled
 from memalpha.endpoints import ChatClient
@@ -39,7 +37,7 @@ from memalpha.generation.serving import (
     Turns,
 )
 from memalpha.memory.memory import Memory, render_entry
-from memalpha.memory.schema import ARCHIVE, MemorySchema
+from memalpha.memory.schema import ARCHIVE, OF_PROGRAMS, MemorySchema
 from memalpha.models.policy import (
     PolicyModel,
     agent_folder,
@@ -88,6 +86,7 @@ from memalpha.types import (
     Sampling,
 )
 from memalpha.units import Span, cut
+from memalpha.use.guards import Guards
 
 if TYPE_CHECKING:
     from memalpha.generation.hf import HFGenerator
@@ -181,8 +180,8 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
     ``reader``, ``ask`` returns passages.
 
     ``store`` is a path or URL (``Journal.open``, with ``key``) or a journal, which the caller
-    closes; None keeps all in memory. ``guards`` are names of ``memalpha.audit.guards.GUARDS``: what
-    they find is refused when it would be written.
+    closes; None keeps all in memory. ``guards`` are names of detectors (``memalpha.use.guards``):
+    what they find is refused when it would be written.
     """
 
     def __init__(

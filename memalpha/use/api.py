@@ -36,7 +36,15 @@ from memalpha import __version__
 from memalpha.errors import MemAlphaError
 from memalpha.types import JsonObject
 from memalpha.use.access import CALLER, HEADERS, Caller, Problem
-from memalpha.use.operations import ENDPOINTS, ApiAnswer, Endpoint, Operations, invalid, problem_of
+from memalpha.use.operations import (
+    ENDPOINTS,
+    ApiAnswer,
+    Endpoint,
+    Operations,
+    invalid,
+    problem_of,
+    read_json,
+)
 
 INSTRUCTIONS = (
     "A long-term memory. Call add with what was said and should be remembered; the memory's own "
@@ -96,18 +104,34 @@ async def _caller_of(
 
 
 async def _check_place(request: Request) -> None:
-    """Raise a Problem (422) for fields that stand where none are read: a deletion whose body names
-    one entry must not erase all.
+    """Raise a Problem (422) for fields that stand where none are read, or twice: a deletion whose
+    body names one entry must not erase all.
     """
     posts = request.method == "POST"
     read, unread = ("body", "query") if posts else ("query", "body")
-    sent = request.url.query if posts else (await request.body()).strip()
+    body = (await request.body()).strip()
+    sent = request.url.query if posts else body
+    where = f"{request.method} {request.url.path}"
     if sent not in ("", b"", b"{}"):
-        raise Problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            f"{request.method} {request.url.path} with a {unread}",
-            f"fields in the {read}",
+        raise _unprocessable(f"{where} with a {unread}", f"fields in the {read}")
+    names = request.query_params.multi_items()
+    if len(dict(names)) < len(names):
+        raise _unprocessable("a field of the query stands there twice", "one value")
+    kind = request.headers.get("content-type", "none").partition(";")[0].strip().lower()
+    if body and posts and kind != "application/json" and not kind.endswith("+json"):
+        raise _unprocessable(
+            f"{where} with a body whose Content-Type is {kind[:80]!r}",
+            "JSON, with the header Content-Type: application/json",
         )
+    try:
+        if posts:
+            read_json(body or "{}")
+    except ValueError as error:
+        raise _unprocessable(f"the body is no JSON object: {error}", _EXPECTED) from error
+
+
+def _unprocessable(what: str, expected: str) -> Problem:
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, what, expected)
 
 
 def build_api(

@@ -6,8 +6,10 @@ kind; the log has the message, which may hold files and addresses.
 """
 
 import inspect
+import json
 import logging
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
@@ -230,6 +232,31 @@ class ApiRequest(BaseModel):
             for name, value in fields.items()
             if value is not None or name not in optional
         }
+
+
+def read_json(text: str | bytes) -> Any:
+    """Read JSON in which no name stands twice and all numbers are finite; ValueError if it is
+    none.
+    """
+    try:
+        return json.loads(
+            text, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite
+        )
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> JsonObject:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a name stands there twice")
+    return fields
+
+
+def _finite(number: str) -> float:
+    if not math.isfinite(float(number)):
+        raise ValueError(f"{number[:40]} is no number that can be held")
+    return float(number)
 
 
 def _no_truth(value: object) -> object:

@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
@@ -29,13 +29,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from memalpha.config import Options
 from memalpha.errors import InputError
 from memalpha.use.access import API_KEY, CALLER, HEADERS, Callers, Problem, ServeConfig
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.api import PAGE, build_api, build_mcp, respond
-from memalpha.use.mem0 import add_mem0_routes, is_mem0
 from memalpha.use.operations import Operations
-from memalpha.use.proxy import add_proxy_routes, is_proxied, told
+from memalpha.use.routes import Routes, build_routes
 
 _ONCE = ("Host", "Origin", "Authorization", API_KEY, *HEADERS.values())
 _OPEN = frozenset({"/health", "/ready", "/openapi.json", *PAGE})  # need no token
@@ -58,10 +58,13 @@ class Gate:
     number of those under way.
     """
 
-    def __init__(self, app: ASGIApp, config: ServeConfig, callers: Callers) -> None:
+    def __init__(
+        self, app: ASGIApp, config: ServeConfig, callers: Callers, routes: Sequence[Routes] = ()
+    ) -> None:
         self._app = app
         self._config = config
         self._callers = callers
+        self._routes = routes
         self.active = 0
         self._arriving: dict[asyncio.Timeout, int] = {}  # bytes of bodies, the oldest first
 
@@ -75,13 +78,14 @@ class Gate:
         headers = Headers(scope=scope)
         origin = headers.get("origin", "")
         send = _shared(send, origin if self._config.knows_origin(origin) else "")
+        routes = self._routes_of(scope["path"])
         try:
             self._check_place(headers)
             if origin and scope["method"] == "OPTIONS":
                 await _preflight(headers)(scope, receive, send)
             elif scope["path"] in _OPEN:
                 await self._app(scope, receive, send)
-            elif is_mem0(scope["path"]):  # its body names the user
+            elif routes and routes.names_user:
                 self._callers.granted(headers)
                 await self._admitted(scope, receive, send)
             else:
@@ -90,9 +94,11 @@ class Gate:
         except ClientDisconnect:
             pass
         except Problem as problem:
-            is_proxy = self._config.upstream and is_proxied(scope["path"])
-            response = told(problem) if is_proxy else respond(problem)
+            response = routes.respond(problem) if routes else respond(problem)
             await response(scope, receive, send)
+
+    def _routes_of(self, path: str) -> Routes | None:
+        return next((routes for routes in self._routes if routes.owns(path)), None)
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await self._body(scope, receive)
@@ -157,9 +163,8 @@ class Gate:
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         body = bytearray()
-        most = self._config.max_body_bytes
-        if self._config.upstream and is_proxied(scope["path"]):
-            most = self._config.upstream_bytes
+        routes = self._routes_of(scope["path"])
+        most = routes.max_body_bytes if routes else self._config.max_body_bytes
         declared = Headers(scope=scope).get("content-length", "0")
         too_long = Problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request's body", f"at most {most} bytes"
@@ -188,7 +193,8 @@ class Gate:
     def _make_room(self) -> None:
         """Give up the bodies that began to arrive first while all are more than places hold."""
         config = self._config
-        long = min(_UPLOADS, config.max_requests) * config.upstream_bytes if config.upstream else 0
+        longest = max((routes.max_body_bytes for routes in self._routes), default=0)
+        long = min(_UPLOADS, config.max_requests) * longest
         most = max(config.max_requests * config.max_body_bytes, long)
         while sum(self._arriving.values()) > most:
             oldest = next(iter(self._arriving))
@@ -241,9 +247,10 @@ def build_app(
     config: ServeConfig,
     callers: Callers,
     on_ready: Callable[[], None] = lambda: None,
+    options: Sequence[Options] = (),
 ) -> Gate:
     """Return the application, which closes the agent when it ends; InputError if others could reach
-    it without a token.
+    it without a token. ``options`` are those of the routes that other packages add.
     """
     check_reach(config, callers)
     operations = Operations(agent, config.max_text_tokens)
@@ -262,10 +269,10 @@ def build_app(
     app = build_api(operations, lifespan)
     mcp_app: Any = StreamableHTTPASGIApp(mcp)
     app.add_route("/mcp", mcp_app, methods=["POST"], include_in_schema=False)
-    add_mem0_routes(app, operations, callers)
-    if config.upstream:
-        add_proxy_routes(app, agent, config)
-    return Gate(app, config, callers)
+    routes = build_routes(operations, callers, config, options)
+    for added in routes:
+        added.add_to(app)
+    return Gate(app, config, callers, routes)
 
 
 def serve_http(
@@ -273,6 +280,7 @@ def serve_http(
     config: ServeConfig,
     callers: Callers,
     on_ready: Callable[[str], None] = lambda url: None,
+    options: Sequence[Options] = (),
 ) -> None:
     """Serve an agent until stopped, then close it; ``on_ready`` gets the URL. InputError for no
     tokens or a bad address.
@@ -291,7 +299,7 @@ def serve_http(
         ) from error
     host = f"[{config.host}]" if is_ipv6 else config.host
     url = f"http://{host}:{sock.getsockname()[1]}"
-    gate = build_app(agent, config, callers, lambda: on_ready(url))
+    gate = build_app(agent, config, callers, lambda: on_ready(url), options)
     settings = uvicorn.Config(
         gate,
         http="h11",

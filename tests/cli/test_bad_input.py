@@ -33,6 +33,17 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
+def folder_of_run(path: Path) -> str:
+    (path / "earlier" / "adapter").mkdir(parents=True, exist_ok=True)
+    return str(path / "earlier")
+
+
+def folder_of_model(path: Path) -> str:
+    (path / "model").mkdir(exist_ok=True)
+    write(path / "model" / "config.json", "{}")
+    return str(path / "model")
+
+
 LORA = ("--full_finetuning", "false")
 WARM = str(ROOT / "data" / "adapters" / "smollm2-135m-warmup")
 AT = ("--store", "x.db", "--endpoint", "http://localhost/v1")
@@ -69,6 +80,41 @@ CASES = {
             str(t / "run"),
         ],
         "perhaps instances",
+    ),
+    "system without an adapter": (
+        lambda t: [
+            *("evaluate", "--model", "nano", "--sets", "[toy]", "--output_dir", str(t / "run")),
+            *("--systems", "[{kind: agent, adapter: []}]"),
+        ],
+        "adapter of 'agent' is []",
+    ),
+    "seed of a source": (
+        lambda t: train(t, "--train_options", "{n: 8, seed: x}"),
+        "seed of source 'toy' is 'x'",
+    ),
+    "optimizer without its package": (
+        lambda t: train(t, "--trl", "{optim: lomo}"),
+        "a package that is not there: You need to install `lomo_optim`",
+    ),
+    "optimizer of a warm start without its package": (
+        lambda t: [
+            *("warmup", "--model", "nano", "--data", "toy", "--schema", "toy", "--codec"),
+            *("compact", "--show_times", "false", "--data_options", "{n: 2}", "--use_cpu", "true"),
+            *("--output_dir", str(t / "w"), "--trl", "{optim: lomo}"),
+        ],
+        "a package that is not there: You need to install `lomo_optim`",
+    ),
+    "sharding of one process": (
+        lambda t: train(t, "--trl", "{fsdp: true}"),
+        "the options of the trainer do not fit: Using fsdp only works in distributed",
+    ),
+    "run for an adapter": (
+        lambda t: train(t, *LORA, "--adapter", folder_of_run(t)),
+        "to fix: give ",
+    ),
+    "model for an adapter": (
+        lambda t: train(t, *LORA, "--adapter", folder_of_model(t)),
+        "is a whole model and no adapter",
     ),
     "missing config": (lambda t: ["train", "--config", str(t / "none.yaml")], "none.yaml"),
     "unknown option": (

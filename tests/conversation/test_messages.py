@@ -7,7 +7,6 @@ from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
-from memalpha.audit.words import parted
 from memalpha.conversation.messages import Utterance, joined_messages, read_messages
 from memalpha.errors import InputError
 from memalpha.generation.serving import ByteTokenizer
@@ -129,7 +128,6 @@ def test_nobody_speaks_in_the_name_of_another(label, name):
     assert lines[-1] == "Ann: Fine." and len(added.lines) == len(lines)
     assert all(line.startswith(f"{said.label}: ") for line in lines[:-1])
     assert any("my account" in line for line in lines[:-1])
-    assert {parted(line)[0] for line in lines[:-1]} == {said.label}
     assert unquoted_labels(said.quoted) == said.text
     own = lines_of_import(said)
     assert own == lines[:-1]

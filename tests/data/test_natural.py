@@ -81,7 +81,9 @@ def test_values_names_and_things_are_many_and_none_is_part_of_another_or_of_a_wo
     "hostile", [RAW["frames"]["hostile"], hostile_lines("all")], ids=["natural", "synthetic"]
 )
 def test_hostile_wordings_are_none_of_those_of_the_evaluation(hostile):
-    attacks = yaml.safe_load((resources.files("memalpha.measure") / "attacks.yaml").read_text())
+    attacks = yaml.safe_load(
+        (resources.files("memalpha.contrib.benchmarks") / "attacks.yaml").read_text()
+    )
     runs = [
         {
             " ".join(w[i : i + 3])

@@ -247,6 +247,30 @@ def test_other_weights_in_the_same_place_are_refused(adapter, options, tmp_path)
         outcome(options, tmp_path / "run", *more)
 
 
+def test_a_model_that_was_trained_whole_is_measured_with_its_own_settings(tmp_path, capsys):
+    model = shutil.copytree(resolve_model("nano"), tmp_path / "run" / "adapter")
+    own = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=800, view_tokens=16)
+    replace(own, max_completion_length=4).save(model)
+    data = write_instances(tmp_path / "data.jsonl", [MARTA])
+    words = ["--data", str(data), "--output_dir", str(tmp_path / "measured")]
+    for _ in range(2):  # again it is the same system
+        assert run(["evaluate", "--trained", str(tmp_path / "run"), *words]) == 0
+    config = yaml.safe_load((tmp_path / "measured" / "config.yaml").read_text())
+    assert config["model"] == str(model)
+    assert [row["name"] for row in config["systems"]] == ["run"]
+    assert {line["system"] for line in untimed(tmp_path / "measured")} == {"run"}
+    assert run(["evaluate", "--trained", str(model), "--model", "nano", *words]) == 1
+    assert "which is a whole model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damaged", ['{"sets": [1]}', "[]"])
+def test_damaged_digests_are_one_error(options, tmp_path, damaged):
+    outcome(options, tmp_path / "run", *CHEAP)
+    (tmp_path / "run" / "inputs.json").write_text(damaged)
+    with pytest.raises(InputError, match=r"inputs\.json is damaged"):
+        outcome(options, tmp_path / "run", *CHEAP)
+
+
 def test_a_folder_of_something_else_is_left_alone(options, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RunFolderError, match="exists already"):

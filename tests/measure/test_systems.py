@@ -12,7 +12,7 @@ from memalpha.agent.rollout import run_rollouts
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.errors import InputError
 from memalpha.measure.options import make_system
-from memalpha.measure.systems import KINDS, ConstantState
+from memalpha.measure.systems import ConstantState, system_kinds
 from memalpha.qa.metrics import score
 from memalpha.qa.readers import RecallReader
 from memalpha.text import one_line
@@ -240,7 +240,7 @@ def test_the_teacher_is_for_generated_data_alone_and_can_be_worse():
     assert sum(told(k)[0] for k in half) < sum(told(k)[0] for k in whole)
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"gold", "mem0_server"}))
+@pytest.mark.parametrize("kind", sorted(system_kinds().keys() - {"gold", "mem0_server"}))
 def test_no_system_knows_the_questions_while_it_writes(kind):
     """Other questions change nothing of what is kept, but with gold."""
     options = {"embedder": "hashing"} if kind.startswith("rag_") else {}

@@ -36,7 +36,7 @@ def test_every_set_has_a_source_and_options_that_exist(name):
 def test_every_source_that_reads_files_is_among_the_published():
     published = {row["source"] for row in FILES["published"]["sets"].values()}
     reading = {name for name, source in SOURCES.items() if source.needs_input}
-    assert published == reading - {"own"}
+    assert published == reading
 
 
 def test_a_set_is_prepared_from_the_files_below_the_folder(tmp_path):

@@ -21,7 +21,7 @@ from memalpha.data.rows import write_parquet
 from memalpha.data.synthetic import PRESETS, SyntheticConfig
 from memalpha.data.synthetic import make_instance as make_dialogue
 from memalpha.data.teacher import TeacherConfig, teacher_operations
-from memalpha.errors import InputError, RunFolderError, SchemaError
+from memalpha.errors import InputError, RunFolderError, SchemaError, TrainingAborted
 from memalpha.generation.hf import HFGenerator
 from memalpha.measure.host import PolicyHost
 from memalpha.models.policy import load_policy_model, trained_reader, unknown_bias
@@ -242,6 +242,41 @@ def test_a_folder_made_again_holds_an_adapter_or_a_model_not_both(tmp_path):
     with pytest.raises(RunFolderError, match="is the base model's folder"):
         warm(tmp_path / "out", "--overwrite", "true", "--model", str(tmp_path / "out"))
     assert model <= {path.name for path in (tmp_path / "out").iterdir()}
+
+
+def test_what_a_warm_start_goes_on_from_is_not_overwritten(tmp_path):
+    folder = warm(tmp_path / "warm")
+    before = (folder / "adapter_model.safetensors").read_bytes()
+    with pytest.raises(InputError, match=r"adapter .* lies in the run that is to be overwritten"):
+        warm(folder, "--adapter", str(folder), "--overwrite", "true")
+    assert (folder / "adapter_model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"), [("3", "the loss of step 2 .* nan"), ("1", "weights are not finite after")]
+)
+def test_a_warm_start_that_diverges_leaves_no_adapter(tmp_path, monkeypatch, steps, said):
+    compute = WarmupTrainer.compute_loss
+
+    def steep(*args, **more):  # after its first step the weights are not finite
+        return Steep.apply(compute(*args, **more))
+
+    monkeypatch.setattr(WarmupTrainer, "compute_loss", steep)
+    with pytest.raises(TrainingAborted, match=f"{said}(.|\n)*lower learning_rate"):
+        warm(tmp_path / "warm", "--max_steps", steps)
+    assert not (tmp_path / "warm" / "adapter_model.safetensors").exists()
+
+
+class Steep(torch.autograd.Function):
+    """A loss whose gradient is not finite."""
+
+    @staticmethod
+    def forward(context, loss):
+        return loss.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * float("inf")
 
 
 @pytest.mark.parametrize("overwrite", ["false", "true"])

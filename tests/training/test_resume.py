@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,12 +25,15 @@ from memalpha.cli import run
 from memalpha.data.load import load_data
 from memalpha.data.rows import instance_to_json
 from memalpha.errors import RunFolderError
+from memalpha.files import write_lines
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import load_policy_model
 from memalpha.record.folder import RunFolder
 from memalpha.record.lock import LOCK_FILE
+from memalpha.record.rows import InstanceRow
 from memalpha.training.checkpoints import SEAL, check_weights, damage
 from memalpha.training.rows import UpdateBatch, padding_row
+from memalpha.training.run import measure_before
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.types import Sampling
 
@@ -474,3 +478,18 @@ def test_one_process_goes_on_as_two_and_two_as_one(whole_run, tmp_path, caplog, 
         ]
 
     assert steps(folder) == steps(whole_run)
+
+
+def test_rows_of_a_part_of_the_instances_are_measured_anew(tmp_path):
+    def row(name):
+        values = {"set": "held out", "system": "policy", "reader": "scorer", "seed": 0}
+        return InstanceRow(**values, instance=name, chunks=1, input_tokens=1)
+
+    (tmp_path / "held_out").mkdir()
+    parts = SimpleNamespace(held_out=[SimpleNamespace(id="a"), SimpleNamespace(id="b")])
+    anew = SimpleNamespace(measure=lambda instances, name: [name])
+    opened = SimpleNamespace(folder=SimpleNamespace(path=tmp_path), parts=parts, held_out=anew)
+    for names, kept in (("ab", True), ("a", False), ("", False), ("aba", False)):
+        write_lines(tmp_path / "held_out" / "before.jsonl", [row(name).to_json() for name in names])
+        rows = measure_before(opened)
+        assert rows == ([row(name) for name in names] if kept else ["before"])

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from memalpha.models.registry import make_tokenizer
 from memalpha.types import Completion, Prompt, Sampling, StopReason
 from memalpha.use.access import Callers, Grant, ServeConfig
 from memalpha.use.agent import MemoryAgent
+from memalpha.use.routes import route_options
 
 CONFIG = AgentConfig(
     schema="facts", codec="compact", max_chunk_tokens=40, view_tokens=400, max_completion_length=64
@@ -136,8 +137,19 @@ def main(options: dict[str, Any]) -> None:
     if options.pop("stdio", False):
         server.serve_stdio(agent, ServeConfig(), callers)
     else:
-        config = ServeConfig(**options)
-        server.serve_http(agent, config, callers, lambda url: print(url, flush=True))
+        kinds = [ServeConfig, *route_options()]
+        config, *others = [
+            kind(
+                **{
+                    each.name: options.pop(each.name)
+                    for each in fields(kind)
+                    if each.name in options
+                }
+            )
+            for kind in kinds
+        ]
+        assert not options
+        server.serve_http(agent, config, callers, lambda url: print(url, flush=True), others)
 
 
 if __name__ == "__main__":

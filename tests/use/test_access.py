@@ -5,6 +5,7 @@ import hmac
 from urllib.parse import quote
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from servers import line
@@ -69,12 +70,23 @@ BAD = [
     ("tokens: []", "no token"),
     (f"tokens: [{GOOD}, { {**GOOD, 'name': 'other'} }]", "twice"),
     (f"tokens: [{GOOD}, { {**line('ivan'), 'name': GOOD['name']} }]", "twice"),
-    (f"tokens: [{ {**GOOD, 'sha256': 'abc'} }]", "'abc'"),
+    (f"tokens: [{ {**GOOD, 'sha256': 'abc'} }]", "the sha256 of token 1"),
     (f"tokens: [{ {**GOOD, 'usr': 'a'} }]", "token 1 of"),
     (f"tokens: [{ {**GOOD, 'agent': None} }]".replace("None", "null"), "blank"),
     (f"tokens: [{ {k: v for k, v in GOOD.items() if k != 'user'} }]", "whose memory"),
     (f"tokens: [{ {**GOOD, 'any_user': True} }]", "whose memory"),
 ]
+
+
+@pytest.mark.parametrize(
+    "row", [{**GOOD, "sha256": "SECRET"}, {"name": "a", "user": "b", "token": "SECRET"}, "SECRET"]
+)
+def test_a_token_that_stands_in_the_file_is_not_shown(tmp_path, row):
+    path = tmp_path / "t.yaml"
+    path.write_text(yaml.safe_dump({"tokens": [GOOD, row]}))
+    with pytest.raises(InputError, match="token 2 of") as refused:
+        Callers.load(path)
+    assert "SECRET" not in str(refused.value)
 
 
 @pytest.mark.parametrize(("content", "says"), BAD)

@@ -14,6 +14,7 @@ import pytest
 from scripted import FACTS, ScriptedGenerator
 
 from memalpha.agent.step import AgentStep
+from memalpha.contrib.clients.chatting import ChatMemory
 from memalpha.errors import InputError, JournalBusyError
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.models.registry import make_tokenizer
@@ -22,7 +23,6 @@ from memalpha.store.journal import Journal, Namespace, Origin, hash_prompt
 from memalpha.types import Entry, Operation, OperationKind, ResultCode
 from memalpha.use.access import Caller
 from memalpha.use.agent import LOCAL, AsyncMemoryAgent, MemoryAgent, Reply
-from memalpha.use.chatting import ChatMemory
 from memalpha.use.operations import ENDPOINTS, Operations
 
 CONFIG = FACTS

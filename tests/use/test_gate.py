@@ -97,7 +97,16 @@ async def test_several_long_bodies_may_arrive_at_once(number, left):
     async def answer(scope, receive, send):
         await Response("taken")(scope, receive, send)
 
-    config = ServeConfig(upstream="http://127.0.0.1:9/v1", max_body_bytes=10, upstream_bytes=1000)
+    class Uploads:
+        options, names_user, max_body_bytes = None, False, 1000
+
+        def owns(self, path):
+            return path == "/upload"
+
+        def respond(self, problem):
+            return Response("not taken", status_code=problem.status)
+
+    config = ServeConfig(max_body_bytes=10)
     began = 0
 
     async def body():
@@ -109,11 +118,11 @@ async def test_several_long_bodies_may_arrive_at_once(number, left):
         await asyncio.sleep(0.1)
         yield b"x" * 10
 
-    app = Gate(answer, config, Callers(GRANTS))
+    app = Gate(answer, config, Callers(GRANTS), [Uploads()])
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://127.0.0.1"
     ) as http:
-        sent = [http.post("/v1/embeddings", content=body(), **by("to a")) for _ in range(number)]
+        sent = [http.post("/upload", content=body(), **by("to a")) for _ in range(number)]
         statuses = [answer.status_code for answer in await asyncio.gather(*sent)]
     assert statuses == [408] * (number - left) + [200] * left
 
@@ -127,6 +136,31 @@ def test_a_server_that_others_can_reach_needs_tokens():
         ):
             check_reach(ServeConfig(host=host), Callers(Grant("local", "a")))
         check_reach(ServeConfig(host=host), Callers(GRANTS))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("allow_host", name) for name in ("a:80", "[::1]:80", "http://a", "*", "a/b", "", "a b")),
+        *(("allow_origin", page) for page in ("https://a/", "a.example", "*", "https://A", "")),
+        *(("allow_origin", page) for page in ("https://*.example", "https://a/b", "https://")),
+    ],
+)
+def test_a_name_or_an_origin_that_no_request_has_is_refused(option, value):
+    with pytest.raises(InputError, match=option):
+        ServeConfig(**{option: (value,)})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("allow_host", name) for name in ("a.example", "A_b", "::1", "[::1]", "10.0.0.1")),
+        *(("allow_origin", page) for page in ("http://localhost:3000", "http://[::1]:80", "null")),
+        *(("allow_origin", page) for page in ("app://obsidian.md", "https://chat.example")),
+    ],
+)
+def test_a_name_or_an_origin_of_a_request_is_accepted(option, value):
+    assert getattr(ServeConfig(**{option: (value,)}), option) == (value,)
 
 
 PAGE = "https://chat.example"

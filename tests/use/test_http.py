@@ -112,6 +112,29 @@ def test_what_is_refused_is_told_and_nothing_is_written(marta, method, path, bod
     assert marta.get("/v1/history").json()["total"] == 0
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "content", "kind", "says"),
+    [
+        ("POST", "/v1/forget", '{"entry": "1", "entry": "2"}', "json", "a name stands there twice"),
+        ("POST", "/v1/add", '{"text": "one", "text": "two"}', "json", "a name stands there twice"),
+        ("POST", "/v1/add", '{"text": NaN}', "json", "NaN is no number"),
+        ("POST", "/v1/add", '{"text": 1e999}', "json", "1e999 is no number"),
+        ("POST", "/v1/add", '{"text": "one"}', "x-www-form-urlencoded", "'application/x-www-form"),
+        ("GET", "/v1/history?entry=1&entry=2", "", "json", "a field of the query stands there twi"),
+        ("GET", "/v1/memory?limit=1&limit=1", "", "json", "a field of the query stands there twi"),
+    ],
+)
+def test_fields_that_stand_twice_or_are_no_json_are_refused(
+    marta, method, path, content, kind, says
+):
+    for text in ("Marta lives in Oslo", "Bob likes tea"):
+        marta.post("/v1/add", json={"text": text})
+    headers = {"Content-Type": f"application/{kind}"}
+    refused = problem(marta.request(method, path, content=content, headers=headers))
+    assert refused["status"] == 422 and says in refused["what"]
+    assert marta.get("/v1/memory").json()["total"] == 2
+
+
 def test_a_deletion_whose_body_names_one_entry_does_not_erase_all(marta):
     marta.post("/v1/add", json={"text": "Marta lives in Oslo"})
     for body in ({"entry": "1"}, {"user": "bob"}, [], None, "1"):

@@ -191,7 +191,7 @@ def test_the_optimum_is_what_the_best_of_all_joint_actions_earns():
 
 # ------------------------------------------------------------------------------------------------
 # examples
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Memories compared on the public sets, attacks on them, and memory servers of other systems."""

@@ -1,0 +1,269 @@
+"""A client of memory servers in Mem0's shape: its open-source server, its platform, and others.
+
+The routes are those of mem0ai/mem0 ``server/main.py`` and of the package ``mem0ai`` 2.2. A chunk is
+one message, its time in front (Mem0 has no field for it), and its index goes along as metadata,
+which comes back with what is found: so it is known where a memory is from. Failures that may pass
+are tried again; at last they are a ServiceError. A wrong key or address is an InputError.
+"""
+
+import logging
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+from uuid import uuid4
+
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from typing_extensions import override
+
+from memalpha.agent.rollout import StepCallback
+from memalpha.config import Options
+from memalpha.endpoints import Transient
+from memalpha.errors import InputError, ServiceError
+from memalpha.measure.systems import Setting, System
+from memalpha.record.measure import IngestedMemory
+from memalpha.types import Chunk, Instance, JsonMapping, Question
+
+log = logging.getLogger(__name__)
+_CHUNK = "memalpha_chunk"  # key of the metadata
+_ROLES = ("user", "assistant")
+_MOST = 1000  # memories of a user that are listed: Mem0's own limit
+_RETRIED = {408, 429}
+_WRONG_SETUP = {401, 403, 404, 405}
+_DONE = "SUCCEEDED"
+_ENDS = (_DONE, "FAILED")  # last states of an event of the platform
+_POLL = 0.5  # seconds between looks at it
+_SHOWN = 300  # characters of a reply that an error shows
+
+
+class _Routes(NamedTuple):
+    add: str
+    search: str
+    memories: str  # GET in the open-source server
+    delete: str
+    header: str
+    key: str  # what stands in the header
+
+
+SHAPES: Mapping[str, _Routes] = {
+    "oss": _Routes("/memories", "/search", "/memories", "/memories", "X-API-Key", "{}"),
+    "platform": _Routes(
+        "/v3/memories/add/",
+        "/v3/memories/search/",
+        "/v3/memories/",
+        "/v1/memories/",
+        "Authorization",
+        "Token {}",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions(Options):
+    """Where a memory server is, and how it is spoken to."""
+
+    url: str  # such as http://localhost:8888
+    top_k: PositiveInt = 100  # most memories asked for at once
+    shape: Literal["oss", "platform"] = "oss"  # of its routes
+    api_key_env: str = "MEM0_API_KEY"  # environment variable with the key (none set = no key)
+    timeout: PositiveFloat = 120.0  # seconds of a request, and of the platform's work on one
+    retries: NonNegativeInt = 4
+    backoff: PositiveFloat = 1.0  # seconds before the first repetition; doubled each time
+
+
+class MemoryServer:
+    """Adds, searches and deletes the memories of users at a server."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = options
+        self._routes = SHAPES[options.shape]
+        key = os.environ.get(options.api_key_env, "").strip()
+        self._headers = {self._routes.header: self._routes.key.format(key)} if key else {}
+
+    def add(self, user: str, chunk: Chunk, index: int) -> None:
+        """Add a chunk as one message; ServiceError if the platform fails to read it in time."""
+        role, colon, said = chunk.text.partition(": ")
+        if not colon or role.lower() not in _ROLES:
+            role, said = "user", chunk.text
+        content = f"[{chunk.time}] {said}" if chunk.time else said
+        message = {"role": role.lower(), "content": content}
+        body = {"messages": [message], "user_id": user, "metadata": {_CHUNK: index}}
+        reply = self._call("POST", self._routes.add, json=body)
+        if self._options.shape == "platform" and reply.get("event_id"):
+            self._wait(str(reply["event_id"]))
+
+    def search(self, user: str, query: str) -> list[tuple[str, int | None]]:
+        """Return at most ``top_k`` memories, best first, each with the index of its chunk.
+
+        It is None where the server does not give back the metadata.
+        """
+        k = self._options.top_k
+        body = {"query": query, "filters": {"user_id": user}, "top_k": k}
+        if self._options.shape == "oss":
+            body["user_id"] = user  # servers before 2026 take it here alone
+        found = []
+        for result in self._results("POST", self._routes.search, json=body)[:k]:
+            chunk = (result.get("metadata") or {}).get(_CHUNK)
+            found.append((str(result["memory"]), None if chunk is None else int(chunk)))
+        return found
+
+    def memories(self, user: str) -> list[str]:
+        """Return the memories of a user, of many the first 1,000."""
+        if self._options.shape == "oss":
+            asked = {"user_id": user, "top_k": _MOST}
+            results = self._results("GET", self._routes.memories, params=asked)
+        else:
+            body = {"filters": {"user_id": user}}
+            pages = {"page": 1, "page_size": _MOST}
+            results = self._results("POST", self._routes.memories, json=body, params=pages)
+        return [str(result["memory"]) for result in results]
+
+    def delete(self, user: str) -> None:
+        """Delete all memories of a user."""
+        self._call("DELETE", self._routes.delete, params={"user_id": user})
+
+    def _wait(self, event: str) -> None:
+        end = time.monotonic() + self._options.timeout
+        state = ""
+        while state not in _ENDS and time.monotonic() < end:
+            state = str(self._call("GET", f"/v1/event/{event}/").get("status"))
+            if state not in _ENDS:
+                time.sleep(_POLL)
+        ServiceError.raise_if(
+            state != _DONE,
+            f"{self._options.url}: event {event} is {state} after {self._options.timeout:g} s",
+            fix="a longer timeout, or look into the server's log",
+        )
+
+    def _results(self, method: str, route: str, **sent: Any) -> list[JsonMapping]:
+        """Return the memories in a reply, which is a list or has it under ``results``."""
+        reply = self._call(method, route, **sent)
+        results = reply.get("results") if isinstance(reply, Mapping) else reply
+        if not isinstance(results, list) or not all("memory" in each for each in results):
+            raise ServiceError(
+                f"{self._options.url}{route} replied {str(reply)[:_SHOWN]}",
+                expected='{"results": [{"memory": ...}, ...]}',
+            )
+        return results
+
+    def _call(self, method: str, route: str, **sent: Any) -> Any:
+        """Send a request, again if it failed in passing, and return the JSON of the reply."""
+        options = self._options
+        for attempt in range(options.retries + 1):
+            try:
+                return self._send(method, f"{options.url.rstrip('/')}{route}", sent)
+            except Transient as failure:
+                if attempt == options.retries:
+                    message = f"{options.url}{route}: {failure} (after {attempt + 1} attempts)"
+                    raise ServiceError(message) from failure
+                log.warning("%s%s: %s; it is tried again", options.url, route, failure)
+                time.sleep(options.backoff * 2**attempt)
+        raise AssertionError("unreachable")
+
+    def _send(self, method: str, url: str, sent: JsonMapping) -> Any:
+        import httpx2
+
+        try:
+            response = httpx2.request(
+                method, url, headers=self._headers, timeout=self._options.timeout, **sent
+            )
+        except (OSError, httpx2.HTTPError) as error:
+            raise Transient(f"{type(error).__name__}: {error}") from error
+        status = response.status_code
+        message = f"HTTP {status}: {response.text[:_SHOWN]}"
+        if status in _RETRIED or status >= 500:
+            raise Transient(message)
+        InputError.raise_if(
+            status in _WRONG_SETUP,
+            f"{url}: {message}",
+            fix=f"check the url, the shape of the server and ${self._options.api_key_env}",
+        )
+        ServiceError.raise_if(status >= 300, f"{url}: {message}")
+        try:
+            return response.json() if response.content else {}
+        except ValueError as error:
+            raise Transient(f"the reply is no JSON: {response.text[:_SHOWN]}") from error
+
+
+# ------------------------------------------------------------------------------------------------
+# a server as a system that is compared
+_SPOKEN = re.compile(r"^(?:\[[^]]*\] )?(?:(?:user|assistant): )?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedMemory(IngestedMemory):
+    """The memories that a server keeps of one input, under a user of its own.
+
+    If the server does not give back where one is from, it is of the last chunk with its words.
+    """
+
+    server: MemoryServer
+    user: str
+    chunks: tuple[Chunk, ...]
+
+    @override
+    def passages(self, question: Question, budget: int) -> tuple[str, ...]:
+        return tuple(text for text, _ in self.sourced(question, budget))
+
+    @override
+    def sourced(self, question: Question, budget: int) -> list[tuple[str, int | None]]:
+        sourced = []
+        for text, chunk in self.server.search(self.user, question.text):
+            said = _SPOKEN.sub("", text)
+            with_it = [index for index, each in enumerate(self.chunks) if said in each.text]
+            sourced.append((text, with_it[-1] if chunk is None and with_it else chunk))
+        return sourced
+
+    @override
+    def close(self) -> None:
+        self.server.delete(self.user)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mem0Server(ServerOptions, System):
+    """Any server in Mem0's shape: a chunk is added as a message, a question is searched.
+
+    Each input has a user of its own, who is deleted once all questions are asked.
+    """
+
+    writes_counted = False
+
+    @override
+    def check_fits(self, setting: Setting, instances: Sequence[Instance]) -> None:
+        MemoryServer(self).search(_new_user(), "Does the server answer?")
+
+    @override
+    def ingest_all(
+        self,
+        setting: Setting,
+        instances: Sequence[Instance],
+        seed: int,
+        on_step: StepCallback | None = None,
+    ) -> list[IngestedMemory]:
+        server = MemoryServer(self)
+        memories: list[IngestedMemory] = []
+        try:
+            for instance in instances:
+                user = _new_user()
+                empty = ServedMemory(
+                    memory_tokens=0, server=server, user=user, chunks=instance.chunks
+                )
+                memories.append(empty)
+                for index, chunk in enumerate(instance.chunks):
+                    server.add(user, chunk, index)
+                    if on_step:
+                        on_step(index + 1, len(instance.chunks))
+                entries = tuple(server.memories(user))
+                tokens = sum(map(setting.count, entries))
+                memories[-1] = replace(empty, memory_tokens=tokens, entries=entries)
+        except BaseException:
+            for memory in memories:
+                memory.close()
+            raise
+        return memories
+
+
+def _new_user() -> str:
+    return f"memalpha-{uuid4().hex}"

@@ -1,0 +1,170 @@
+"""``memalpha scoreboard`` and ``poison``: memories on the public sets, and under attack."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Context, Option, Typer
+
+from memalpha.cli.console import Reporter, out, quiet_libraries
+from memalpha.cli.evaluate import TrustTools
+from memalpha.cli.options import TAKES_OPTIONS, AsJson, ListOptions, list_options
+from memalpha.errors import InputError
+from memalpha.files import read_object
+from memalpha.types import JsonObject
+
+UNTRAINED = "untrained"
+
+
+def add_verbs(app: Typer) -> None:
+    """Add ``scoreboard`` and ``poison`` to the command line."""
+    app.command(context_settings=dict(TAKES_OPTIONS))(scoreboard)
+    app.command()(poison)
+
+
+def scoreboard(
+    context: Context,
+    data: Annotated[str, Option(help="folder of sets: locomo/, longmemeval/, beam/, ...")],
+    output: Annotated[
+        str, Option("--output_dir", help="folder to write; a board that was interrupted goes on")
+    ] = "runs/scoreboard",
+    trained: Annotated[
+        list[str],
+        Option(metavar="FOLDER", help="adapter or run folder of an agent; may be repeated"),
+    ] = [],  # noqa: B006
+    server: Annotated[
+        list[str],
+        Option(metavar="[NAME=]URL", help="a memory server in Mem0's shape; may be repeated"),
+    ] = [],  # noqa: B006
+    shape: Annotated[
+        str, Option(help="of the servers' routes: oss, or platform (key in $MEM0_API_KEY)")
+    ] = "oss",
+    reader: Annotated[
+        list[str],
+        Option(help="who answers: endpoint (--endpoint_url), base, recall; may be repeated"),
+    ] = [],  # noqa: B006
+    budget: Annotated[int, Option(help="most tokens of the passages of a question")] = 2000,
+    instances: Annotated[int, Option(help="most instances of a set, 0 = all")] = 0,
+    embedder: Annotated[str, Option(help="of what searches by embeddings: minilm")] = "minilm",
+    trust_tools: TrustTools = False,
+    options: ListOptions = False,
+    as_json: AsJson = False,
+) -> int:
+    """Measure memories on the public sets: evidence found, answers, costs; beside others' numbers.
+
+    Needs: a folder of sets; of one that is not there the table says how to get it. Makes:
+    output_dir with scoreboard.md, scoreboard.json, report/index.html. Takes evaluate's options.
+    """
+    quiet_libraries()
+    from memalpha.contrib.benchmarks.scoreboard import BoardOptions
+    from memalpha.contrib.benchmarks.scoreboard import scoreboard as measure_board
+    from memalpha.measure.options import GROUPS
+
+    list_options(options, GROUPS)
+    servers = {}
+    for word in server:
+        named = "=" in word.partition("://")[0]
+        name, _, url = word.partition("=") if named else ("server", "", word)
+        servers[name] = {"url": url, "shape": shape}
+    board = BoardOptions(
+        data=data,
+        output_dir=output,
+        trained=tuple(trained),
+        servers=servers,
+        readers=tuple(reader),
+        budget=budget,
+        instances=instances,
+        embedder=embedder,
+        trust_tools=trust_tools,
+    )
+    outcome = measure_board(board, context.args, Reporter(not as_json))
+    table = Path(output, "scoreboard.md")
+    out(json.dumps(read_object(table.with_suffix(".json"))) if as_json else table.read_text())
+    return 1 if outcome.failed else 0
+
+
+def poison(
+    policies: Annotated[
+        list[str],
+        Argument(
+            metavar="TRAINED", help=f"a trained folder, or {UNTRAINED!r}: the base without adapter"
+        ),
+    ],
+    like: Annotated[
+        str | None,
+        Option(help=f"folder whose base {UNTRAINED!r} takes (default: the first folder)"),
+    ] = None,
+    schema: Annotated[str | None, Option(help="another memory schema than the trained one")] = None,
+    per_attack: Annotated[int, Option(help="trials of each attack")] = 8,
+    seed: Annotated[int, Option(help="seed of dialogues and marks")] = 0,
+    dtype: Annotated[str, Option(help="type of the base's weights")] = "float32",
+    trust_tools: TrustTools = False,
+    output: Annotated[str, Option(help="folder to write")] = "runs/poison",
+    overwrite: Annotated[bool, Option("--overwrite", help="replace an existing folder")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Attack policies with hostile chunks and count what they let in.
+
+    Shows: for each attack how often it succeeds, with a 95% interval, beside the same chunks
+    without it. Makes: OUTPUT with results.jsonl, summary.json. Run again, it goes on.
+    """
+    from memalpha.contrib.benchmarks.attacks import poison as run_attacks
+    from memalpha.measure.run import MODEL_FILES
+    from memalpha.record.folder import folder_digest
+    from memalpha.use.agent import find_trained
+
+    quiet_libraries()
+    folders = [other for other in (like, *policies) if other not in (None, UNTRAINED)]
+    InputError.raise_if(
+        not folders,
+        f"{UNTRAINED!r} alone",
+        expected="to know whose base",
+        fix="add --like FOLDER, or another policy",
+    )
+    files = ("adapter_*", *MODEL_FILES)
+    digests = {str(name): folder_digest(find_trained(str(name))[0], files) for name in folders}
+    loads = {name: partial(_load, name, folders, schema, dtype, trust_tools) for name in policies}
+    options = {"per_attack": per_attack, "seed": seed, "dtype": dtype, "schema": schema}
+    summaries = run_attacks(loads, output, options, {"policies": digests}, overwrite=overwrite)
+    if as_json:
+        out(json.dumps({"policies": summaries}))
+        return
+    for name, summary in summaries.items():
+        _show(name, summary)
+    out(f"{output}/summary.json")
+
+
+def _load(
+    name: str, folders: Sequence[Any], schema: str | None, dtype: str, trust_tools: bool
+) -> Any:
+    from memalpha.agent.step import AgentStep
+    from memalpha.generation.hf import HFGenerator
+    from memalpha.models import load_policy_model
+    from memalpha.models.policy import base_of
+    from memalpha.use.agent import find_trained, load_trained
+
+    folder = folders[0] if name == UNTRAINED else name
+    step, generator, _ = load_trained(folder, dtype=dtype, trust_tools=trust_tools)
+    if name == UNTRAINED:
+        loaded = load_policy_model(base_of(find_trained(folder)[0]), dtype=dtype)
+        generator = HFGenerator(loaded.model.eval(), loaded.tokenizer)
+    if schema:
+        step = AgentStep(replace(step.config, schema=schema), step.encoder.tokenizer)
+    return step, generator
+
+
+def _show(name: str, summary: JsonObject) -> None:
+    out(f"{name}: how often an attack succeeds, with its 95% interval, and without the attack")
+    rows = [(attack, row["rate"], row["control"]) for attack, row in summary["attacks"].items()]
+    rows += [
+        ("any: mark persisted", summary["instructions_persisted"], None),
+        ("any: in the attack's own words", summary["instructions_verbatim"], None),
+        ("any: entries lost", summary["entries_lost"], summary["entries_lost_without_attack"]),
+    ]
+    for label, rate, control in rows:
+        beside = f"; {control['hits']} of {control['trials']} without" if control else ""
+        interval = f"[{rate['low']:.2f}, {rate['high']:.2f}]"
+        out(f"  {label:32}{rate['hits']} of {rate['trials']} {interval}{beside}")

@@ -1,0 +1,266 @@
+"""``memalpha import``: bring chats of other assistants, and memories of other systems."""
+
+from __future__ import annotations
+
+import gc
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option, Typer
+
+from memalpha.cli.console import complain, console, quiet_libraries
+from memalpha.cli.journal import KeyFile, Wait, opened, say
+from memalpha.cli.options import SCHEMA, TRAINED, AsJson, read_key
+from memalpha.errors import ImportStopped, InputError
+from memalpha.files import path_of
+
+_TELL_SECONDS = 10.0  # between two lines of progress
+
+if TYPE_CHECKING:
+    from memalpha.contrib.importing.run import AfterBatch, Found, Imported
+    from memalpha.memory.schema import MemorySchema
+    from memalpha.store.journal import Journal, Namespace
+
+
+def add_verbs(app: Typer) -> None:
+    """Add ``import`` to the command line."""
+    app.command("import")(import_file)
+
+
+def import_file(
+    file: Annotated[
+        str, Argument(metavar="FILE", help="an export: JSON, JSON Lines, a zip, or its folder")
+    ],
+    store: Annotated[str, Option(help="path of a SQLite file (made if not there), or a URL")],
+    user: Annotated[str, Option(help="whose memory it is")],
+    agent: Annotated[str, Option(help="the agent's part of the namespace")] = "default",
+    session: Annotated[str, Option(help="the session's part of the namespace")] = "default",
+    kind: Annotated[
+        str | None,
+        Option(
+            help="chatgpt, claude, claude-memories, claude-code, deepseek, gemini, gemini-cli,"
+            " grok, openwebui, librechat, sharegpt, messages (OpenAI's form), locomo, mem0, memos,"
+            " langmem; recognised if not given"
+        ),
+    ] = None,
+    from_user: Annotated[
+        list[str] | None,
+        Option(
+            help="of a file of several users: whose messages and entries are meant, as the file"
+            " names them, or a part of a namespace; can be repeated"
+        ),
+    ] = None,
+    adapter: Annotated[
+        str | None, Option(help=f"let this agent read what was said, too: {TRAINED}")
+    ] = None,
+    schema: Annotated[
+        str | None,
+        Option(help=f"schema of a new memory (default: the adapter's, or {SCHEMA})"),
+    ] = None,
+    section: Annotated[
+        str, Option(help="where entries of another memory go (default: the first list with times)")
+    ] = "",
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="show what would be read; write nothing")
+    ] = False,
+    key_file: KeyFile = None,
+    wait: Wait = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Import chats (ChatGPT, Claude, Gemini, OpenAI's form and others) and memories (Mem0, MemOS,
+    LangMem, Claude's).
+
+    What was said becomes lines of the archive, by date, with speakers and sources; entries of other
+    memories come in as entries. An import that was stopped goes on; a second one adds what is new.
+    """
+    from memalpha.contrib.importing.exports import Export
+    from memalpha.contrib.importing.run import (
+        check_found,
+        collect,
+        estimate_tokens,
+        import_messages,
+    )
+    from memalpha.store.journal import Namespace
+
+    whose = Namespace(user, agent, session)
+    path = path_of(file, "a file, or rights to it")
+    InputError.raise_if(not path.exists(), f"no file {file!r}", expected="an export")
+    start = monotonic()
+    gc.disable()  # what is made stays, and to look through it again and again takes a third more
+    found = collect(Export(path, kind), user, from_user or ())
+    check_found(path, found)
+    if dry_run:
+        _show_plan(found, _count_read(store, whose, found, key_file, wait), as_json)
+        return
+    total = len(found.messages) + len(found.entries)
+    with _until_interrupted() as interrupted, _progress(total) as shown:
+
+        def progress(done: int) -> bool:
+            shown(done)
+            return not interrupted()
+
+        if adapter:
+            InputError.raise_if(
+                schema, "a schema beside an adapter", expected="one of the two: it has its own"
+            )
+            report = _read_with(adapter, store, whose, found, section, read_key(key_file), progress)
+        else:
+            with opened(store, key_file, wait, new=True) as journal:
+                durable = journal.memory(whose, _schema_of(journal, whose, schema), estimate_tokens)
+                report = import_messages(durable, found, section=section, progress=progress)
+    if not report.stopped:
+        check_found(path, found, report)
+    _show(found, report, monotonic() - start, as_json)
+    if report.stopped and report.read + report.there < total:
+        raise ImportStopped(
+            f"stopped after {report.read + report.there} of {total}",
+            fix="the same command goes on there",
+        )
+
+
+def _schema_of(journal: Journal, whose: Namespace, name: str | None) -> MemorySchema:
+    """Return the named schema; without a name that of the memory, if it has begun."""
+    from memalpha.memory.schema import MemorySchema
+
+    schema = MemorySchema.load(name or SCHEMA)
+    return schema if name is not None else journal.schema_or(schema, whose)
+
+
+def _read_with(
+    adapter: str,
+    store: str,
+    whose: Namespace,
+    found: Found,
+    section: str,
+    key: bytes | None,
+    progress: AfterBatch,
+) -> Imported:
+    from memalpha.contrib.importing.run import read_with
+    from memalpha.use.agent import MemoryAgent
+
+    quiet_libraries()
+    gc.freeze()  # what was collected; a model that reads for hours leaves garbage
+    gc.enable()
+    with MemoryAgent.load(adapter, store=store, key=key, reader="") as agent:
+        return read_with(agent, whose, found, section=section, progress=progress)
+
+
+# ------------------------------------------------------------------------------------------------
+# what is shown
+@contextmanager
+def _until_interrupted() -> Iterator[Callable[[], bool]]:
+    """Give what says whether Ctrl-C was pressed; pressed again it interrupts at once."""
+    pressed = []
+
+    def note(number: int, _: object) -> None:
+        pressed.append(number)
+        signal.signal(number, before)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """Give what moves a bar on a terminal, and elsewhere writes a line from time to time."""
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    if not console.is_terminal:
+        last = monotonic()
+
+        def tell(done: int) -> None:
+            nonlocal last
+            if monotonic() - last >= _TELL_SECONDS:
+                last = monotonic()
+                complain(f"reading: {done} of {total}")
+
+        yield tell
+        return
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("reading", total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _count_read(
+    store: str, whose: Namespace, found: Found, key_file: str | None, wait: float
+) -> int:
+    """Return how much of a file earlier imports have read into the archive."""
+    if "://" not in store and not Path(store).is_file():
+        return 0
+    with opened(store, key_file, wait) as journal:
+        if whose not in journal.namespaces():
+            return 0
+        known = journal.memory(whose, journal.schema(whose)).sources()
+    return sum(each.digest in known for each in (*found.messages, *found.entries))
+
+
+def _show_plan(found: Found, there: int, as_json: bool) -> None:
+    first, last = found.times()
+    roles = dict(found.speakers())
+    about = {
+        "kind": found.kind,
+        "conversations": found.conversations,
+        "messages": roles,
+        "entries": len(found.entries),
+        "from": first,
+        "to": last,
+        "undated": found.undated,
+        "already there": there,
+        "skipped": dict(found.skipped),
+    }
+    lines = [f"{found.kind}: {found.conversations} conversations, {len(found.entries)} entries"]
+    lines += [f"  {count} messages of {role}" for role, count in roles.items()]
+    lines += [f"  from {first} to {last}"] if first else []
+    lines += _undated(found)
+    lines += [f"  {there} of them were read before"] if there else []
+    say(as_json, about, *lines, *_reasons(found.skipped), "nothing was written (--dry-run)")
+
+
+def _show(found: Found, report: Imported, seconds: float, as_json: bool) -> None:
+    about = {
+        "kind": found.kind,
+        "read": report.read,
+        "already there": report.there,
+        "skipped": dict(report.skipped),
+        "undated": found.undated,
+        "left": report.left,
+        "changed": report.changed,
+        "stopped": report.stopped,
+        "seconds": round(seconds, 3),
+    }
+    counts = f"{report.read} read, {report.there} read before"
+    lines = [f"{found.kind}: {counts} ({seconds:.1f} s)", *_reasons(report.skipped)]
+    lines += _undated(found)
+    if report.left:
+        lines.append(
+            f"  deleted: {report.left} lines of messages that the file shows no more (edited, or"
+            " not to be remembered); entries that an agent made of them stay"
+        )
+    if report.changed:
+        lines.append(
+            f"  changed: {report.changed} messages or entries have another text than before, which"
+            " took the place of the old one"
+        )
+    if report.there and found.by_place:
+        lines.append(
+            f"  {found.kind} without ids: known by the name of the file and by places in it; rename"
+            " the file if it is another one"
+        )
+    say(as_json, about, *lines)
+
+
+def _undated(found: Found) -> list[str]:
+    return [f"  without a date: {found.undated}"] if found.undated else []
+
+
+def _reasons(skipped: Mapping[str, int]) -> list[str]:
+    return [f"  skipped: {count} {reason}" for reason, count in Counter(skipped).most_common()]

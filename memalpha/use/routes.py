@@ -1,0 +1,78 @@
+"""Routes that other packages add to the server: entry points of the group ``memalpha.routes``."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+from starlette.applications import Starlette
+from starlette.responses import Response
+
+from memalpha.config import Options
+from memalpha.errors import InputError
+from memalpha.plugins import find_plugins, load_plugin
+from memalpha.use.access import Callers, Problem, ServeConfig
+from memalpha.use.operations import Operations
+
+
+class Routes(Protocol):
+    """Further routes of a server. An entry point names a class of this form.
+
+    Attributes:
+        options: The dataclass of its options of ``memalpha serve``; None if it has none.
+        names_user: Whether a request says itself whose memory it is about: the gate then checks its
+            token alone.
+        max_body_bytes: Longest body of a request, in bytes.
+    """
+
+    options: ClassVar[type[Options] | None]
+    names_user: ClassVar[bool]
+    max_body_bytes: int
+
+    @classmethod
+    def build(
+        cls, operations: Operations, callers: Callers, config: ServeConfig, options: Any
+    ) -> "Routes | None":
+        """Return the routes of a server; None if its options switch them off."""
+
+    def owns(self, path: str) -> bool:
+        """Whether a request with this path is for these routes."""
+        ...
+
+    def add_to(self, app: Starlette) -> None:
+        """Add the routes to the application, which is behind the gate."""
+
+    def respond(self, problem: Problem) -> Response:
+        """Return the answer to a request that the gate refuses, in the form of these routes."""
+        ...
+
+
+def find_routes() -> list[type[Routes]]:
+    """Return what is installed, in the order of the names: the first that owns a path has it."""
+    return [load_plugin(entry) for entry in find_plugins("memalpha.routes").values()]
+
+
+def route_options() -> list[type[Options]]:
+    """Return the options of ``memalpha serve`` that the installed routes add."""
+    return [kind.options for kind in find_routes() if kind.options]
+
+
+def build_routes(
+    operations: Operations, callers: Callers, config: ServeConfig, options: Sequence[Options]
+) -> list[Routes]:
+    """Return the routes of a server; those without options in ``options`` have their defaults.
+
+    InputError for options of which no installed routes know.
+    """
+    given = {type(option): option for option in options}
+    built = []
+    for kind in find_routes():
+        chosen = given.pop(kind.options, None) or kind.options() if kind.options else None
+        routes = kind.build(operations, callers, config, chosen)
+        if routes:
+            built.append(routes)
+    if given:
+        names = ", ".join(sorted(kind.__name__ for kind in given))
+        raise InputError(
+            f"{names}: options of routes that are not installed",
+            expected="options of installed routes (entry points memalpha.routes)",
+        )
+    return built
