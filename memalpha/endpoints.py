@@ -140,11 +140,11 @@ class ChatClient(Options):
 
     def check(self) -> None:
         """Check the values, and read the key from the environment."""
-        InputError.raise_if(
-            not _URL.fullmatch(self.base_url) or {"?", "#", "@"} & set(self.base_url),
-            f"endpoint {_SECRET_IN_URL.sub('***', self.base_url)!r}",
-            expected="such as http://localhost:8000/v1, without a user name, '?' or '#'",
-        )
+        if not _URL.fullmatch(self.base_url) or {"?", "#", "@"} & set(self.base_url):
+            raise InputError(
+                f"endpoint {_SECRET_IN_URL.sub('***', self.base_url)!r}",
+                expected="such as http://localhost:8000/v1, without a user name, '?' or '#'",
+            )
         own = [name for name in _OWN_FIELDS if name in self.extra]
         if own:
             raise InputError(
@@ -152,11 +152,11 @@ class ChatClient(Options):
                 expected=f"none of {', '.join(_OWN_FIELDS)}",
             )
         self._key = os.environ.get(self.api_key_env, "").strip()
-        InputError.raise_if(
-            not self._key.isascii() or not self._key.isprintable(),
-            f"the value of ${self.api_key_env} is no key",
-            expected="printable ASCII characters",
-        )
+        if not self._key.isascii() or not self._key.isprintable():
+            raise InputError(
+                f"the value of ${self.api_key_env} is no key",
+                expected="printable ASCII characters",
+            )
 
     def call(self, route: str, body: JsonMapping | None = None) -> bytes:
         """Send one request (GET without a ``body``), without retries; return the reply.
@@ -343,11 +343,12 @@ class ChatClient(Options):
             if _SECONDS.fullmatch(retry_after):
                 failure.retry_after = float(retry_after)
             raise failure
-        InputError.raise_if(
-            status in _WRONG_SETUP or 200 < status < 400,
-            f"{url} (model {self.model!r}): {message}: {_WRONG_SETUP.get(status, 'it redirects')}",
-            fix=f"check these and ${self.api_key_env}",
-        )
+        if status in _WRONG_SETUP or 200 < status < 400:
+            raise InputError(
+                f"{url} (model {self.model!r}): {message}: "
+                f"{_WRONG_SETUP.get(status, 'it redirects')}",
+                fix=f"check these and ${self.api_key_env}",
+            )
         if status != 200:
             refusal = _Refused(f"{url} (model {self.model!r}): {message}")
             if status in (400, 422):
@@ -359,11 +360,11 @@ class ChatClient(Options):
     def _parse(self, raw: bytes, body: JsonMapping) -> Completion:
         reply = read_json(_Chat, raw)
         server = f"{self._url(self.route)}: {self.model}"
-        ServiceError.raise_if(
-            reply.tool_calls,
-            f"{server}'s calls were taken out of its text",
-            fix="start the server without a tool parser: calls are read from the text",
-        )
+        if reply.tool_calls:
+            raise ServiceError(
+                f"{server}'s calls were taken out of its text",
+                fix="start the server without a tool parser: calls are read from the text",
+            )
         text, open_at = content_of(reply.written)
         stop = STOPS[reply.finish_reason]
         silent = not text.strip()
@@ -515,11 +516,11 @@ class EndpointOptions(Options):
         )
 
     def _client(self, kind: str, url: str, model: str, key: str, extra: JsonMapping) -> ChatClient:
-        InputError.raise_if(
-            not (url and model),
-            f"{kind}_url is {url!r} and {kind}_model is {model!r}",
-            fix=f"add --{kind}_url and --{kind}_model",
-        )
+        if not (url and model):
+            raise InputError(
+                f"{kind}_url is {url!r} and {kind}_model is {model!r}",
+                fix=f"add --{kind}_url and --{kind}_model",
+            )
         common = {
             name: getattr(self, f"endpoint_{name}")
             for name in ("timeout", "retries", "backoff", "concurrency")

@@ -41,16 +41,16 @@ class VarianceTrainer(MemoryGRPOTrainer):
         super().__init__(**kwargs)
         groups = self.args.per_device_train_batch_size // self.num_generations
         splits = self.args.steps_per_generation
-        InputError.raise_if(
-            groups % 2 or splits > 1,
-            f"the variance of a gradient with {groups} instances in {splits} steps",
-            expected="an even number in each process, which has two halves, in one step",
-        )
-        InputError.raise_if(
-            self.is_fsdp_enabled or self.is_deepspeed_enabled,
-            "the variance of a gradient with FSDP or DeepSpeed",
-            expected="neither: a process has only a part of the gradient",
-        )
+        if groups % 2 or splits > 1:
+            raise InputError(
+                f"the variance of a gradient with {groups} instances in {splits} steps",
+                expected="an even number in each process, which has two halves, in one step",
+            )
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            raise InputError(
+                "the variance of a gradient with FSDP or DeepSpeed",
+                expected="neither: a process has only a part of the gradient",
+            )
 
     def _halves(self, rows: Sequence[TrainingRow]) -> list[Sequence[TrainingRow]]:
         return halves(rows, self.args.per_device_train_batch_size // self.num_generations)

@@ -46,11 +46,11 @@ def demonstrate_asking(
     InputError if the agent has no archive, or may not search.
     """
     config = agent.config
-    InputError.raise_if(
-        not config.searches or not config.archive,
-        f"teaches: asker with searches {config.searches} and archive {config.archive}",
-        expected="searches 1 or more, and archive true: where its evidence stands",
-    )
+    if not config.searches or not config.archive:
+        raise InputError(
+            f"teaches: asker with searches {config.searches} and archive {config.archive}",
+            expected="searches 1 or more, and archive true: where its evidence stands",
+        )
     asker = AskerStep(config.reader_tokens, agent.encoder.count, config.searches)
     for instance in instances:
         rng = random.Random(f"{seed}/{instance.id}")

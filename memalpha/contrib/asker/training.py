@@ -64,11 +64,11 @@ def written(
     if writer:
         memories = _memories(instances, agent, writer, dtype, device)
     else:
-        InputError.raise_if(
-            not agent.config.archive,
-            "role asker without a writer and without an archive, so that nothing is kept",
-            expected="writer: the folder of a trained agent, or archive: true",
-        )
+        if not agent.config.archive:
+            raise InputError(
+                "role asker without a writer and without an archive, so that nothing is kept",
+                expected="writer: the folder of a trained agent, or archive: true",
+            )
         memories = []
         for instance in instances:
             memory = agent.new_memory()
@@ -86,11 +86,11 @@ def _memories(
     config = AgentConfig.load(writer)
     policy = load_policy_model(base_of(writer), adapter=writer, dtype=dtype)
     step = AgentStep(config, policy.tokenizer)
-    InputError.raise_if(
-        step.schema != agent.schema,
-        f"the writer {writer!r} has the schema {step.schema.name!r}",
-        expected=f"that of the asker, {agent.schema.name!r}",
-    )
+    if step.schema != agent.schema:
+        raise InputError(
+            f"the writer {writer!r} has the schema {step.schema.name!r}",
+            expected=f"that of the asker, {agent.schema.name!r}",
+        )
     generator = HFGenerator(policy.model.to(device).eval(), policy.tokenizer)
     rollouts = run_rollouts(instances, step, generator, Sampling(config.max_completion_length))
     return [rollout.memory for rollout in rollouts]
@@ -240,27 +240,27 @@ class AskerRole:
 
     def check(self, options: RunOptions, reward: RewardConfig) -> None:
         """Refuse options of a writer."""
-        InputError.raise_if(
-            options.reader != "recall" or options.rollout_chunks,
-            f"role asker with reader {options.reader}, rollout_chunks {options.rollout_chunks}",
-            expected="reader recall and rollout_chunks 0: it answers, and reads no chunks",
-        )
-        InputError.raise_if(
-            options.warm_start_steps,
-            f"role asker with warm_start_steps {options.warm_start_steps}",
-            expected="0: a warm start in a run teaches a writer",
-            fix="memalpha warmup --teaches asker, then --adapter",
-        )
-        InputError.raise_if(
-            options.credit != "trajectory",
-            f"role asker with credit {options.credit}",
-            expected="credit trajectory: all turns are for one answer",
-        )
-        InputError.raise_if(
-            reward.immediate_weight,
-            f"role asker with immediate_weight {reward.immediate_weight}",
-            expected="0: it reads no chunks to be asked after",
-        )
+        if options.reader != "recall" or options.rollout_chunks:
+            raise InputError(
+                f"role asker with reader {options.reader}, rollout_chunks {options.rollout_chunks}",
+                expected="reader recall and rollout_chunks 0: it answers, and reads no chunks",
+            )
+        if options.warm_start_steps:
+            raise InputError(
+                f"role asker with warm_start_steps {options.warm_start_steps}",
+                expected="0: a warm start in a run teaches a writer",
+                fix="memalpha warmup --teaches asker, then --adapter",
+            )
+        if options.credit != "trajectory":
+            raise InputError(
+                f"role asker with credit {options.credit}",
+                expected="credit trajectory: all turns are for one answer",
+            )
+        if reward.immediate_weight:
+            raise InputError(
+                f"role asker with immediate_weight {reward.immediate_weight}",
+                expected="0: it reads no chunks to be asked after",
+            )
 
     def scorer(
         self,
