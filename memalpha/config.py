@@ -170,13 +170,14 @@ def parse(
     listed = f"{program} --options lists them all"
     for name, value in values.items():
         instead = (replaced or {}).get(name, "")
-        InputError.raise_if(instead, f"{program} has no option {name!r} any more", expected=instead)
+        if instead:
+            raise InputError(f"{program} has no option {name!r} any more", expected=instead)
         check_name(str(name), groups, program, listed)
-        InputError.raise_if(
-            "***" in repr(value),  # as ``record.folder.masked`` writes
-            f"{name} holds a mask: the record of a run has no secrets",
-            fix=f"give --{name} again",
-        )
+        if "***" in repr(value):
+            raise InputError(  # as ``record.folder.masked`` writes
+                f"{name} holds a mask: the record of a run has no secrets",
+                fix=f"give --{name} again",
+            )
     return tuple(
         read(group, {name: values.get(name) for name in names(group)}, program, listed)
         for group in groups
@@ -215,11 +216,11 @@ def _with_base(path: Path, above: tuple[Path, ...] = ()) -> dict[str, object]:
     base = values.pop("base", None)
     if base is None:
         return values
-    InputError.raise_if(
-        path.resolve() in above,
-        f"base of {path} leads back to it",
-        expected="a file that does not begin with this one",
-    )
+    if path.resolve() in above:
+        raise InputError(
+            f"base of {path} leads back to it",
+            expected="a file that does not begin with this one",
+        )
     return _with_base(path.parent / str(base), (*above, path.resolve())) | values
 
 

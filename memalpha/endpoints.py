@@ -140,11 +140,11 @@ class ChatClient(Options):
 
     def check(self) -> None:
         """Check the values, and read the key from the environment."""
-        InputError.raise_if(
-            not _URL.fullmatch(self.base_url) or {"?", "#", "@"} & set(self.base_url),
-            f"endpoint {_SECRET_IN_URL.sub('***', self.base_url)!r}",
-            expected="such as http://localhost:8000/v1, without a user name, '?' or '#'",
-        )
+        if not _URL.fullmatch(self.base_url) or {"?", "#", "@"} & set(self.base_url):
+            raise InputError(
+                f"endpoint {_SECRET_IN_URL.sub('***', self.base_url)!r}",
+                expected="such as http://localhost:8000/v1, without a user name, '?' or '#'",
+            )
         own = [name for name in _OWN_FIELDS if name in self.extra]
         if own:
             raise InputError(
@@ -152,11 +152,11 @@ class ChatClient(Options):
                 expected=f"none of {', '.join(_OWN_FIELDS)}",
             )
         self._key = os.environ.get(self.api_key_env, "").strip()
-        InputError.raise_if(
-            not self._key.isascii() or not self._key.isprintable(),
-            f"the value of ${self.api_key_env} is no key",
-            expected="printable ASCII characters",
-        )
+        if not self._key.isascii() or not self._key.isprintable():
+            raise InputError(
+                f"the value of ${self.api_key_env} is no key",
+                expected="printable ASCII characters",
+            )
 
     def call(self, route: str, body: JsonMapping | None = None) -> bytes:
         """Send one request (GET without a ``body``), without retries; return the reply.
@@ -337,33 +337,38 @@ class ChatClient(Options):
             raw = raw.replace(self._key.encode(), b"***")  # some servers echo the key
         status = response.status_code
         message = self.hidden(f"HTTP {status}: {_message_in(raw)}")
+        if status != 200:
+            raise self._failure(response, f"{url} (model {self.model!r})", message, raw)
+        return raw
+
+    def _failure(self, response: Any, where: str, message: str, raw: bytes) -> Exception:
+        """Return the error of a reply whose status is not 200."""
+        status = response.status_code
         if status in _RETRIED or status >= 500:
             failure = Transient(message)
             retry_after = response.headers.get("Retry-After", "")
             if _SECONDS.fullmatch(retry_after):
                 failure.retry_after = float(retry_after)
-            raise failure
-        InputError.raise_if(
-            status in _WRONG_SETUP or 200 < status < 400,
-            f"{url} (model {self.model!r}): {message}: {_WRONG_SETUP.get(status, 'it redirects')}",
-            fix=f"check these and ${self.api_key_env}",
-        )
-        if status != 200:
-            refusal = _Refused(f"{url} (model {self.model!r}): {message}")
-            if status in (400, 422):
-                text = raw[:_READ].decode("utf-8", "replace")
-                refusal.said = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
-            raise refusal
-        return raw
+            return failure
+        if status in _WRONG_SETUP or 200 < status < 400:
+            return InputError(
+                f"{where}: {message}: {_WRONG_SETUP.get(status, 'it redirects')}",
+                fix=f"check these and ${self.api_key_env}",
+            )
+        refusal = _Refused(f"{where}: {message}")
+        if status in (400, 422):
+            text = raw[:_READ].decode("utf-8", "replace")
+            refusal.said = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+        return refusal
 
     def _parse(self, raw: bytes, body: JsonMapping) -> Completion:
         reply = read_json(_Chat, raw)
         server = f"{self._url(self.route)}: {self.model}"
-        ServiceError.raise_if(
-            reply.tool_calls,
-            f"{server}'s calls were taken out of its text",
-            fix="start the server without a tool parser: calls are read from the text",
-        )
+        if reply.tool_calls:
+            raise ServiceError(
+                f"{server}'s calls were taken out of its text",
+                fix="start the server without a tool parser: calls are read from the text",
+            )
         text, open_at = content_of(reply.written)
         stop = STOPS[reply.finish_reason]
         silent = not text.strip()
@@ -515,11 +520,11 @@ class EndpointOptions(Options):
         )
 
     def _client(self, kind: str, url: str, model: str, key: str, extra: JsonMapping) -> ChatClient:
-        InputError.raise_if(
-            not (url and model),
-            f"{kind}_url is {url!r} and {kind}_model is {model!r}",
-            fix=f"add --{kind}_url and --{kind}_model",
-        )
+        if not (url and model):
+            raise InputError(
+                f"{kind}_url is {url!r} and {kind}_model is {model!r}",
+                fix=f"add --{kind}_url and --{kind}_model",
+            )
         common = {
             name: getattr(self, f"endpoint_{name}")
             for name in ("timeout", "retries", "backoff", "concurrency")

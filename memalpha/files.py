@@ -48,12 +48,12 @@ def inside(folder: Path, name: str) -> Path:
     root = folder.resolve()
     blobs = (place.parent / "blobs" for place in (root, *root.parents) if place.name == "snapshots")
     place = (root / name).resolve()
-    InputError.raise_if(
-        not any(map(place.is_relative_to, (root, *blobs))),
-        f"{folder} names {name!r}, which is outside of it",
-        expected="a path inside",
-        fix="name it yourself, or copy it into the folder (links: cp -rL)",
-    )
+    if not any(map(place.is_relative_to, (root, *blobs))):
+        raise InputError(
+            f"{folder} names {name!r}, which is outside of it",
+            expected="a path inside",
+            fix="name it yourself, or copy it into the folder (links: cp -rL)",
+        )
     return folder / name
 
 

@@ -75,11 +75,11 @@ class RewardConfig(Options):
         names = list(PARTS)
         for reward in self.rewards:
             name = _own_name(reward)
-            InputError.raise_if(
-                name in names or not name.isidentifier(),
-                f"rewards names {full_name(reward)!r}",
-                expected=f"a function not called {', '.join(names)}",
-            )
+            if name in names or not name.isidentifier():
+                raise InputError(
+                    f"rewards names {full_name(reward)!r}",
+                    expected=f"a function not called {', '.join(names)}",
+                )
             names.append(name)
 
     @cached_property
@@ -90,9 +90,8 @@ class RewardConfig(Options):
             parts[name] = partial(part, self), getattr(self, f"{name}_weight")
         for reward, weight in self.rewards.items():
             function = load_function(reward, "rewards") if isinstance(reward, str) else reward
-            InputError.raise_if(
-                not callable(function), f"rewards names {reward!r}", expected="MODULE:FUNCTION"
-            )
+            if not callable(function):
+                raise InputError(f"rewards names {reward!r}", expected="MODULE:FUNCTION")
             parts[_own_name(reward)] = function, weight
         return parts
 

@@ -59,11 +59,11 @@ class PromptEncoder:
         self.untrusted = lru_cache(maxsize=4096)(self._untrusted)
         contents = "".join(str(message["content"]) for message in messages)
         missing = sorted(set(_SLOT_PATTERN.findall(contents)) - {name for name, _ in self._layout})
-        InputError.raise_if(
-            missing,
-            f"the chat template drops {missing} of the prompt",
-            expected="a template that renders the content of system and user messages",
-        )
+        if missing:
+            raise InputError(
+                f"the chat template drops {missing} of the prompt",
+                expected="a template that renders the content of system and user messages",
+            )
 
     def _ids(self, text: str) -> tuple[int, ...]:
         if not text:
@@ -157,12 +157,12 @@ def _rendered(
     tools: list[JsonObject] | None = None,
 ) -> tuple[Rendered, ...]:
     """Render chats with the chat template, ready for the assistant's turn if it has not come."""
-    InputError.raise_if(
-        not getattr(tokenizer, "chat_template", None),
-        f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",
-        expected="an instruction-tuned model",
-        fix="set tokenizer.chat_template and save it",
-    )
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError(
+            f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",
+            expected="an instruction-tuned model",
+            fix="set tokenizer.chat_template and save it",
+        )
     if not hasattr(tokenizer, "get_chat_template"):  # it stands for a server's
         return tuple(Rendered(str(tokenizer.apply_chat_template(chat)), "") for chat in chats)
     try:

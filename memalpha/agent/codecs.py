@@ -307,12 +307,12 @@ class CompactCodec(_Codec):
         self._sections = {"+": _shortened(inserts), "*": _shortened(blocks)}
         self._tools = {tool.name: tuple(tool.arguments) for tool in schema.tools}
         for tool in schema.tools:
-            InputError.raise_if(
-                any(argument["type"] == "array" for argument in tool.arguments.values()),
-                f"the tool {tool.name!r} takes a list",
-                expected="str, int, float or bool",
-                fix="or codec: hermes",
-            )
+            if any(argument["type"] == "array" for argument in tool.arguments.values()):
+                raise InputError(
+                    f"the tool {tool.name!r} takes a list",
+                    expected="str, int, float or bool",
+                    fix="or codec: hermes",
+                )
 
     def _items(self, text: str, cut_off: bool) -> list[ToolCall | CallError]:
         """Read line by line; empty lines and ``.`` do nothing.
@@ -488,5 +488,6 @@ CODECS: dict[str, type[Codec]] = {
 def make_codec(name: str, schema: MemorySchema) -> Codec:
     """Return the codec of that name for a schema; InputError if there is none."""
     expected = f"one of {', '.join(sorted(CODECS))}"
-    InputError.raise_if(name not in CODECS, f"unknown codec {name!r}", expected=expected)
+    if name not in CODECS:
+        raise InputError(f"unknown codec {name!r}", expected=expected)
     return CODECS[name](schema)

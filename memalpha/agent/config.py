@@ -72,27 +72,27 @@ class AgentConfig(RetrievalConfig):
         The tools that its schema names are code: InputError unless ``trust_tools``.
         """
         path = Path(folder) / AGENT_FILE
-        InputError.raise_if(
-            not path.is_file(),
-            f"no {AGENT_FILE} in {str(folder)!r}",
-            expected="the folder of an adapter that memalpha trained",
-        )
+        if not path.is_file():
+            raise InputError(
+                f"no {AGENT_FILE} in {str(folder)!r}",
+                expected="the folder of an adapter that memalpha trained",
+            )
         check_folder(Path(folder))
         config = read(cls, read_object(path), str(path))
         names = [SCHEMA_FILE, *presets()]
-        InputError.raise_if(
-            config.schema not in names,
-            f"{path} names {config.schema!r}",
-            expected=f"one of {', '.join(names)}",
-        )
+        if config.schema not in names:
+            raise InputError(
+                f"{path} names {config.schema!r}",
+                expected=f"one of {', '.join(names)}",
+            )
         if config.schema == SCHEMA_FILE:
             schema = Path(folder) / SCHEMA_FILE
             tools = read_object(schema).get("tools")
-            InputError.raise_if(
-                tools and not trust_tools,
-                f"the schema of {folder} names code, {tools}",
-                expected="your word before it is run",
-                fix="if it is yours, or you have read it: trust_tools=True, --trust-tools",
-            )
+            if tools and not trust_tools:
+                raise InputError(
+                    f"the schema of {folder} names code, {tools}",
+                    expected="your word before it is run",
+                    fix="if it is yours, or you have read it: trust_tools=True, --trust-tools",
+                )
             config = replace(config, schema=str(schema))
         return config

@@ -288,18 +288,18 @@ class AgentStep:
         return self.encoder.count(quote(text))
 
     def _check_text(self, chunk: Chunk, where: str) -> None:
-        InputError.raise_if(
-            not is_text(chunk.text + (chunk.time or "")),
-            f"{where} holds a lone surrogate ({chunk.text[:40]!a}...)",
-            expected="Unicode text, from a source in UTF-8",
-        )
+        if not is_text(chunk.text + (chunk.time or "")):
+            raise InputError(
+                f"{where} holds a lone surrogate ({chunk.text[:40]!a}...)",
+                expected="Unicode text, from a source in UTF-8",
+            )
         tokens = self.chunk_tokens(chunk.text)
-        InputError.raise_if(
-            tokens > self.config.max_chunk_tokens,
-            f"{where} has {tokens} tokens ({chunk.text[:40]!r}...)",
-            expected=f"at most max_chunk_tokens = {self.config.max_chunk_tokens}",
-            fix="prepare the data with shorter chunks or raise max_chunk_tokens",
-        )
+        if tokens > self.config.max_chunk_tokens:
+            raise InputError(
+                f"{where} has {tokens} tokens ({chunk.text[:40]!r}...)",
+                expected=f"at most max_chunk_tokens = {self.config.max_chunk_tokens}",
+                fix="prepare the data with shorter chunks or raise max_chunk_tokens",
+            )
 
     # --------------------------------------------------------------------------------------------
     # completion
@@ -436,12 +436,13 @@ def check_tokens(ids: Sequence[int], model_config: Any) -> None:
     """
     vocabulary = getattr(model_config.get_text_config(), "vocab_size", None)
     highest = max(ids, default=0)
-    InputError.raise_if(
-        vocabulary and highest >= vocabulary,
-        f"the tokenizer gives token {highest}, and the model has embeddings of {vocabulary} tokens",
-        expected="a model that has all tokens of its tokenizer",
-        fix="resize its embeddings where tokens were added, or give it its own tokenizer",
-    )
+    if vocabulary and highest >= vocabulary:
+        raise InputError(
+            f"the tokenizer gives token {highest}, and the model has embeddings of {vocabulary} "
+            "tokens",
+            expected="a model that has all tokens of its tokenizer",
+            fix="resize its embeddings where tokens were added, or give it its own tokenizer",
+        )
 
 
 def check_context(agent: AgentStep, model_config: Any) -> None:
@@ -453,9 +454,9 @@ def check_context(agent: AgentStep, model_config: Any) -> None:
     needed = longest_prompt(agent) + agent.config.max_completion_length
     names = ("max_chunk_tokens", "view_tokens", "max_completion_length")
     settings = [f"{name} (now {getattr(agent.config, name)})" for name in names]
-    InputError.raise_if(
-        positions and needed > positions,
-        f"prompt and completion can have {needed} tokens, and the model takes {positions}"
-        + (" (its window)" if positions == window_of(model_config) else ""),
-        fix=f"lower {', '.join(settings)}",
-    )
+    if positions and needed > positions:
+        raise InputError(
+            f"prompt and completion can have {needed} tokens, and the model takes {positions}"
+            + (" (its window)" if positions == window_of(model_config) else ""),
+            fix=f"lower {', '.join(settings)}",
+        )

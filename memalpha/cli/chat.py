@@ -51,11 +51,11 @@ def ask(context: Context, options: ListOptions = False) -> None:
     --endpoint URL --model NAME) the answer is what was found. All options: --options.
     """
     question, *context.args = context.args or [""]
-    InputError.raise_if(
-        not options and (not question or question.startswith("--")),
-        "memalpha ask without a question",
-        expected='memalpha ask "QUESTION" [TRAINED] --store STORE --user NAME',
-    )
+    if not options and (not question or question.startswith("--")):
+        raise InputError(
+            "memalpha ask without a question",
+            expected='memalpha ask "QUESTION" [TRAINED] --store STORE --user NAME',
+        )
     with _open(context, options, new=False) as conversation:
         conversation.answer(question)
 
@@ -83,7 +83,8 @@ def _open(context: Context, options: bool, new: bool = True) -> Iterator[Convers
 
     quiet_libraries()
     trained, about, who = read_options(context, options, AgentOptions, WhoseOptions)
-    InputError.raise_if(not who.user, "nobody whose memory it is", expected="--user NAME")
+    if not who.user:
+        raise InputError("nobody whose memory it is", expected="--user NAME")
     namespace = Namespace(who.user, who.agent or "default", who.session or "default")
     if not new:
         need_store(about.store)
@@ -138,12 +139,12 @@ class Conversation:
 
     def _refuse_json(self, line: str) -> None:
         """Raise InputError for a line of JSON, which is no message but a part of an export."""
-        InputError.raise_if(
-            _JSON.match(line),
-            "this is a line of JSON, as of an export of chats: it was not learnt",
-            expected="a message",
-            fix=f"memalpha import FILE --store STORE --user {self.namespace.user}",
-        )
+        if _JSON.match(line):
+            raise InputError(
+                "this is a line of JSON, as of an export of chats: it was not learnt",
+                expected="a message",
+                fix=f"memalpha import FILE --store STORE --user {self.namespace.user}",
+            )
 
     def answer(self, question: str) -> None:
         """Answer a question, and learn nothing from it."""
@@ -231,11 +232,11 @@ class Conversation:
                 raise InputError(f"no command {name!r}", expected=COMMANDS)
 
     def _forget(self, *words: str) -> None:
-        InputError.raise_if(
-            len(words) < 2 or words[-1] != "yes",
-            "forgetting cannot be undone",
-            expected=f"/forget {' '.join(words) or 'ENTRY'} yes",
-        )
+        if len(words) < 2 or words[-1] != "yes":
+            raise InputError(
+                "forgetting cannot be undone",
+                expected=f"/forget {' '.join(words) or 'ENTRY'} yes",
+            )
         receipt = self.agent.forget(words[0], words[1:-1], namespace=self.namespace)
         self.last = None
         out(f"  forgotten for good: entry {receipt.entry}, {receipt.operations} records erased")
@@ -243,19 +244,19 @@ class Conversation:
             out(printable(f"  still has words of it: {entry.id} {entry.content}"))
 
     def _undo(self, *words: str) -> None:
-        InputError.raise_if(
-            not all(word.isdecimal() and len(word) <= 18 for word in words[:1]) or words[1:],
-            f"/undo {' '.join(words)[:40]}",
-            expected="/undo or /undo NUMBER, an operation as /memory shows it",
-        )
+        if not all(word.isdecimal() and len(word) <= 18 for word in words[:1]) or words[1:]:
+            raise InputError(
+                f"/undo {' '.join(words)[:40]}",
+                expected="/undo or /undo NUMBER, an operation as /memory shows it",
+            )
         numbers = list(map(int, words))
         while not numbers and self.operations:  # a message that changed nothing is passed over
             numbers = self.operations.pop()
-        InputError.raise_if(
-            not numbers,
-            "nothing was remembered in this conversation that is not taken back",
-            expected="/undo NUMBER",
-        )
+        if not numbers:
+            raise InputError(
+                "nothing was remembered in this conversation that is not taken back",
+                expected="/undo NUMBER",
+            )
         user = self.namespace.user
         for number in reversed(numbers):
             try:

@@ -46,11 +46,11 @@ def evaluate(
     from memalpha.models.policy import agent_folder, base_of, is_whole
 
     list_options(options, GROUPS)
-    InputError.raise_if(
-        bool(trained) != bool(data),
-        f"--trained is {trained!r} and --data is {data!r}",
-        expected="both, or --config FILE",
-    )
+    if bool(trained) != bool(data):
+        raise InputError(
+            f"--trained is {trained!r} and --data is {data!r}",
+            expected="both, or --config FILE",
+        )
     words = context.args
     if trained:
         folder = agent_folder(trained)
@@ -62,11 +62,11 @@ def evaluate(
             "trust_tools": trust_tools,
         }
         named = any(word.partition("=")[0] == "--model" for word in words)
-        InputError.raise_if(
-            named and whole,
-            f"--model beside --trained {trained}, which is a whole model",
-            expected="one of the two",
-        )
+        if named and whole:
+            raise InputError(
+                f"--model beside --trained {trained}, which is a whole model",
+                expected="one of the two",
+            )
         base = [] if named else ["--model", str(folder) if whole else base_of(folder)]
         words = [*base, *words]
         given = ["--systems", json.dumps([{**system, "name": "x"}]), "--sets", json.dumps([data])]
@@ -137,11 +137,11 @@ def compare(
     from memalpha.measure.site import write_comparison
 
     folders = {Path(path).resolve(): RunFolder(path) for path in runs}
-    InputError.raise_if(
-        len(folders) < len(runs),
-        f"a run of {', '.join(runs)} is given twice",
-        expected="each run once",
-    )
+    if len(folders) < len(runs):
+        raise InputError(
+            f"a run of {', '.join(runs)} is given twice",
+            expected="each run once",
+        )
     columns = tables.columns_of(list(folders.values()))
     console.print(tables.terminal(tables.comparison(columns)))
     out(str(write_comparison(columns, Path(output))))
@@ -169,20 +169,20 @@ def inspect(
     if everything:
         console.print(terminal(rollouts_table(folder)))
         return
-    InputError.raise_if(
-        step is not None and held_out is not None,
-        f"--step is {step} and --held-out is {held_out!r}",
-        expected="one of the two",
-    )
+    if step is not None and held_out is not None:
+        raise InputError(
+            f"--step is {step} and --held-out is {held_out!r}",
+            expected="one of the two",
+        )
     sources: dict[str, list[RolloutFile]] = {}
     for source in sources_of(folder):
         name = str(source.step) if source.step else Path(source.name).stem
         sources.setdefault(name, []).append(source)
-    InputError.raise_if(
-        not sources,
-        f"{run!r} has no rollouts",
-        expected="a run that trained a step, or was measured",
-    )
+    if not sources:
+        raise InputError(
+            f"{run!r} has no rollouts",
+            expected="a run that trained a step, or was measured",
+        )
     steps = [name for name in sources if name.isdecimal()]
     evaluations = [name for name in sources if not name.isdecimal()]
     # the last step; of a run without any the last evaluation
@@ -191,15 +191,15 @@ def inspect(
         chosen, known = str(step), steps
     elif held_out is not None:
         chosen, known = held_out, evaluations
-    InputError.raise_if(
-        chosen not in known,
-        f"{'--step' if held_out is None else '--held-out'} is {chosen!r} in {run!r}",
-        expected=", ".join(known) or f"none; --list shows {', '.join(sources)}",
-    )
+    if chosen not in known:
+        raise InputError(
+            f"{'--step' if held_out is None else '--held-out'} is {chosen!r} in {run!r}",
+            expected=", ".join(known) or f"none; --list shows {', '.join(sources)}",
+        )
     rollouts = [each for source in sources[chosen] for each in source.rollouts(folder)]
-    InputError.raise_if(
-        not 0 <= rollout < len(rollouts),
-        f"--rollout is {rollout}",
-        expected=f"0 to {len(rollouts) - 1}",
-    )
+    if not 0 <= rollout < len(rollouts):
+        raise InputError(
+            f"--rollout is {rollout}",
+            expected=f"0 to {len(rollouts) - 1}",
+        )
     show_rollout(rollouts[rollout], console)

@@ -39,11 +39,11 @@ def need_store(store: str) -> None:
     if "://" in store:
         return
     file = path_of(store, "the name of a file, and rights to it")
-    InputError.raise_if(
-        not file.is_file() or not file.stat().st_size,
-        f"no store at {shown_address(store)!r}",
-        expected="the file of a store, not empty",
-    )
+    if not file.is_file() or not file.stat().st_size:
+        raise InputError(
+            f"no store at {shown_address(store)!r}",
+            expected="the file of a store, not empty",
+        )
 
 
 @contextmanager
@@ -113,9 +113,8 @@ def history(
     """Show what happened, or all about one entry."""
     with opened(store, key_file, wait) as journal:
         events = memory_of(journal, namespace).history(entry)
-    InputError.raise_if(
-        entry is not None and not events, f"nothing is known of an entry {entry!r} in {namespace}"
-    )
+    if entry is not None and not events:
+        raise InputError(f"nothing is known of an entry {entry!r} in {namespace}")
     rows = []
     for event in events:
         about = event.after or event.before
@@ -268,13 +267,14 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Erase an entry or a whole namespace for good."""
-    InputError.raise_if(
-        (entry is None) is not everything,
-        "what to forget is not clear",
-        expected="--entry ID or --all",
-    )
+    if (entry is None) is not everything:
+        raise InputError(
+            "what to forget is not clear",
+            expected="--entry ID or --all",
+        )
     what = f"the namespace {namespace}" if everything else f"entry {entry} of {namespace}"
-    InputError.raise_if(not yes, f"forgetting {what} cannot be undone", expected="--yes")
+    if not yes:
+        raise InputError(f"forgetting {what} cannot be undone", expected="--yes")
     with opened(store, key_file, wait) as journal:
         if entry is None:
             receipt = journal.forget(read_namespace(namespace))

@@ -81,11 +81,11 @@ class AgentOptions(Options):
 
     def check(self) -> None:
         """InputError for another reader beside an endpoint."""
-        InputError.raise_if(
-            self.endpoint and (self.reader_url or self.reader_model or self.reader),
-            "a reader beside an endpoint",
-            expected="one of the two: the endpoint's model answers",
-        )
+        if self.endpoint and (self.reader_url or self.reader_model or self.reader):
+            raise InputError(
+                "a reader beside an endpoint",
+                expected="one of the two: the endpoint's model answers",
+            )
 
     def load(self, trained: str | None) -> MemoryAgent:
         """Load the agent of a folder or Hub name, or of the endpoint, with its store; without both
@@ -188,7 +188,6 @@ def read_key(path: str | None) -> bytes | None:
         raise InputError(
             f"the key file {path!r} cannot be read: {error}", expected="a file with the store's key"
         ) from error
-    InputError.raise_if(
-        not key, f"the key file {path!r} is empty", expected="a file with the store's key"
-    )
+    if not key:
+        raise InputError(f"the key file {path!r} is empty", expected="a file with the store's key")
     return key

@@ -43,17 +43,17 @@ class ServeOptions(WhoseOptions):
 
         tokens = self.tokens or os.environ.get("MEMALPHA_TOKENS")
         if tokens and self.transport == "http":
-            InputError.raise_if(
-                self.user or self.agent or self.session,
-                "--user, --agent or --session beside tokens",
-                expected="one of the two",
-            )
+            if self.user or self.agent or self.session:
+                raise InputError(
+                    "--user, --agent or --session beside tokens",
+                    expected="one of the two",
+                )
             return Callers.load(tokens)
-        InputError.raise_if(
-            not self.user,
-            "nobody whose memory it is",
-            expected="--user NAME, or --tokens FILE (memalpha token NAME makes one)",
-        )
+        if not self.user:
+            raise InputError(
+                "nobody whose memory it is",
+                expected="--user NAME, or --tokens FILE (memalpha token NAME makes one)",
+            )
         return Callers(Grant("local", self.user, self.agent, self.session))
 
 

@@ -55,7 +55,8 @@ def prepare(
 
     pairs = [text.partition("=") for text in option]
     for text, (_, sign, _) in zip(option, pairs, strict=True):
-        InputError.raise_if(not sign, f"--option {text!r}", expected="NAME=VALUE")
+        if not sign:
+            raise InputError(f"--option {text!r}", expected="NAME=VALUE")
     counter = tokenizer_counter(str(resolve_model(model))) if model else count_words_and_signs
     with console.status(f"preparing {name}") as status:
 
@@ -139,8 +140,8 @@ def rollout(context: Context, options: ListOptions = False, as_json: AsJson = Fa
 def _begin(context: Context, options: bool, groups: Sequence[type]) -> None:
     quiet_libraries()
     list_options(options, groups)
-    InputError.raise_if(
-        not context.args,
-        f"{context.command_path} without options",
-        expected="--config FILE (see configs/train), or --name value",
-    )
+    if not context.args:
+        raise InputError(
+            f"{context.command_path} without options",
+            expected="--config FILE (see configs/train), or --name value",
+        )

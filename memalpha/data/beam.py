@@ -67,11 +67,11 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
         if (folder / _CHAT).is_file()
         else [path.parent for path in folder.glob(f"*/{_CHAT}")]
     )
-    InputError.raise_if(
-        not chats,
-        f"{folder} has no chat",
-        expected=f"N/{_CHAT} and N/{_QUESTIONS}, or the folder of one chat",
-    )
+    if not chats:
+        raise InputError(
+            f"{folder} has no chat",
+            expected=f"N/{_CHAT} and N/{_QUESTIONS}, or the folder of one chat",
+        )
     for chat in sorted(chats, key=_number):
         name = chat.resolve().name
         data = {

@@ -217,11 +217,11 @@ def _load_perltqa(
     asked = existing_file(source)
     memory = asked.with_name(asked.name.replace("perltqa", "perltmem"))
     memories = read_json(existing_file(str(memory)))
-    SchemaError.raise_if(
-        memory == asked or not isinstance(memories.data, Mapping),
-        f"{memory} holds no memories",
-        expected="perltqa*.json with perltmem*.json beside it",
-    )
+    if memory == asked or not isinstance(memories.data, Mapping):
+        raise SchemaError(
+            f"{memory} holds no memories",
+            expected="perltqa*.json with perltmem*.json beside it",
+        )
     given = read_json(asked)
     for item in given.items() if isinstance(given.data, list) else [given]:
         names = list(item.data) if isinstance(item.data, Mapping) else []
@@ -246,9 +246,8 @@ def _perltqa(
         for text, time, keys in parts
         for piece in cut(text, options.chunk_tokens, count)
     )
-    SchemaError.raise_if(
-        not memory.chunks, f"memories of {name!r} are empty", expected="a profile or events"
-    )
+    if not memory.chunks:
+        raise SchemaError(f"memories of {name!r} are empty", expected="a profile or events")
 
     def question(item: tuple[str, Row]) -> Question | Skipped:
         section, qa = item

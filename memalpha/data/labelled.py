@@ -157,11 +157,11 @@ def _read_pool(
         return None
 
     skipped = [each for each in read_each(rows, read) if each is not None]
-    InputError.raise_if(
-        not pool and any(splits) and split not in splits,
-        f"{source} has no split {split!r}",
-        expected=f"one of {', '.join(sorted(splits - {''}))}",
-    )
+    if not pool and any(splits) and split not in splits:
+        raise InputError(
+            f"{source} has no split {split!r}",
+            expected=f"one of {', '.join(sorted(splits - {''}))}",
+        )
     if not pool:
         found = next(
             (each.problem for each in skipped if each.problem), f"{len(skipped)} lines skipped"

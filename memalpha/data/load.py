@@ -324,11 +324,11 @@ def all_sources() -> Mapping[str, Source]:
 def get_source(name: str) -> Source:
     """Return a source; InputError lists all names if there is none."""
     sources = all_sources()
-    InputError.raise_if(
-        name not in sources,
-        f"unknown data source {name!r}",
-        expected=f"one of {', '.join(sorted(sources))}",
-    )
+    if name not in sources:
+        raise InputError(
+            f"unknown data source {name!r}",
+            expected=f"one of {', '.join(sorted(sources))}",
+        )
     return sources[name]
 
 
@@ -389,12 +389,12 @@ def iter_prepared(folder: str | Path) -> Iterator[Instance]:
     path = Path(folder) / PARQUET_NAME
     sha256 = f"sha256 {file_sha256(path)}" if path.is_file() else "no sha256: it is not there"
     expected = f"sha256 {manifest.sha256}"
-    InputError.raise_if(
-        sha256 != expected,
-        f"{path} has {sha256}",
-        expected=expected,
-        fix="prepare it again with overwrite",
-    )
+    if sha256 != expected:
+        raise InputError(
+            f"{path} has {sha256}",
+            expected=expected,
+            fix="prepare it again with overwrite",
+        )
     return iter_parquet(path)
 
 
@@ -406,12 +406,12 @@ def load_data(names: str, options: JsonMapping | None = None, seed: int = 0) -> 
     for name in source_names(names):
         instances += load_one(name, None if instances else options, seed)
     for id, number in Counter(instance.id for instance in instances).items():
-        InputError.raise_if(
-            number > 1,
-            f"two instances of {names!r} are called {id!r}",
-            expected="ids that are unique over all data",
-            fix="prepare one of the sets with another seed",
-        )
+        if number > 1:
+            raise InputError(
+                f"two instances of {names!r} are called {id!r}",
+                expected="ids that are unique over all data",
+                fix="prepare one of the sets with another seed",
+            )
     return instances
 
 
@@ -432,11 +432,11 @@ def load_one(
         if name_or_path in generated:
             values = dict(options or {})
             given = values.pop("seed", seed)
-            InputError.raise_if(
-                not str(given).isdecimal(),
-                f"seed of source {name_or_path!r} is {given!r:.60}",
-                expected="an integer, 0 or more",
-            )
+            if not str(given).isdecimal():
+                raise InputError(
+                    f"seed of source {name_or_path!r} is {given!r:.60}",
+                    expected="an integer, 0 or more",
+                )
             seed = int(given)
             return list(Tally().instances(generated[name_or_path].load(None, values, seed)))
         listed = ", ".join(generated)
@@ -528,12 +528,12 @@ def prepare(
 def _check_output(folder: Path, *, overwrite: bool) -> None:
     names = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
     ours = overwrite and names <= {PARQUET_NAME, MANIFEST_NAME}
-    InputError.raise_if(
-        folder.is_file() or (names and not ours),
-        f"output {folder} exists and holds {', '.join(sorted(names)[:5])}",
-        expected="a folder that does not exist yet, or one that an earlier call made, "
-        "with --overwrite",
-    )
+    if folder.is_file() or (names and not ours):
+        raise InputError(
+            f"output {folder} exists and holds {', '.join(sorted(names)[:5])}",
+            expected="a folder that does not exist yet, or one that an earlier call made, "
+            "with --overwrite",
+        )
 
 
 def _nothing_made(name: str, input: str | Path | None, tally: Tally) -> InputError:

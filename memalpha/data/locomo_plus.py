@@ -63,9 +63,8 @@ def _load(
     is_folder = path_exists(source) and Path(source).is_dir()
     pairs = existing_file(str(Path(source) / PAIRS) if is_folder else source)
     conversations = read_json(existing_file(str(pairs.with_name(CONVERSATIONS)))).items()
-    SchemaError.raise_if(
-        not conversations, f"{CONVERSATIONS} beside {pairs} is empty", expected="conversations"
-    )
+    if not conversations:
+        raise SchemaError(f"{CONVERSATIONS} beside {pairs} is empty", expected="conversations")
     return read_each(enumerate(read_json(pairs).items()), _pair, conversations, options, count)
 
 

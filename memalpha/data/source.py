@@ -198,7 +198,8 @@ def dialogue_chunks(
             else:
                 made.append((Chunk(text, time), keys))
                 tokens = added
-    SchemaError.raise_if(not made, "no session has a turn")
+    if not made:
+        raise SchemaError("no session has a turn")
     return chunked(made)
 
 

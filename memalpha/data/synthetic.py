@@ -68,9 +68,10 @@ class SyntheticConfig(Options):
             (silent, "facts_per_chunk: a fact somewhere, and a line in each session"),
             (self.p_change + self.p_retract > 1, "p_change + p_retract: at most 1"),
         ):
-            InputError.raise_if(
-                wrong, "synthetic data: options that do not fit together", expected=expected
-            )
+            if wrong:
+                raise InputError(
+                    "synthetic data: options that do not fit together", expected=expected
+                )
 
 
 PRESETS: Mapping[str, SyntheticConfig] = {

@@ -44,11 +44,11 @@ class TeacherConfig(Options):
 
     def check(self) -> None:
         """Raise InputError if the coverages are not in order."""
-        InputError.raise_if(
-            isinstance(self.coverage, tuple) and self.coverage[0] > self.coverage[1],
-            f"teacher: coverage is {self.coverage!r}",
-            expected="a pair (low, high) with low <= high",
-        )
+        if isinstance(self.coverage, tuple) and self.coverage[0] > self.coverage[1]:
+            raise InputError(
+                f"teacher: coverage is {self.coverage!r}",
+                expected="a pair (low, high) with low <= high",
+            )
 
     def coverage_of(self, instance: Instance) -> float:
         """Return the share of an instance's facts that is written."""

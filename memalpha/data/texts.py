@@ -238,7 +238,8 @@ def _multihop(name: str, articles_of: Callable[[Row], dict[str, bool]]) -> Loade
     def read(row: Row) -> _Hop | Skipped:
         articles = articles_of(row)
         articles.pop("", None)
-        SchemaError.raise_if(not articles, f"{row.where} has no article", expected="at least one")
+        if not articles:
+            raise SchemaError(f"{row.where} has no article", expected="at least one")
         answers = tuple(dict.fromkeys(row["answer"].answers() + row["answer_aliases"].answers()))
         text = row["question"].text()
         id = row["_id"].scalar() or row["id"].scalar()
@@ -497,11 +498,11 @@ def _load_babi(
     splits = {path: "".join(_SPLIT.findall(path.name)[:1]) for path in files}
     named = sorted(set(splits.values()) - {""})
     if len(named) > 1:
-        InputError.raise_if(
-            options.split not in named,
-            f"{source} has no file of split {options.split!r}",
-            expected=f"one of {named}",
-        )
+        if options.split not in named:
+            raise InputError(
+                f"{source} has no file of split {options.split!r}",
+                expected=f"one of {named}",
+            )
         files = [path for path in files if splits[path] in ("", options.split)]
         yield Skipped("files of other splits not read", questions=0)
     stories = (story for path in files for story in _stories(path))

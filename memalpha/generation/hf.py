@@ -99,28 +99,28 @@ class HFGenerator:
         wrong = ""
         with suppress(NoCopyError):  # what cannot be tried is taken at its word
             wrong = ask_copy(base, try_draws)
-        InputError.raise_if(
-            wrong,
-            f"{architecture(base).__name__} cannot be drawn from here: {wrong}",
-            expected="a causal language model of token ids with full attention in each layer",
-            fix="choose another base model, or draw with vLLM (generator: vllm)",
-        )
+        if wrong:
+            raise InputError(
+                f"{architecture(base).__name__} cannot be drawn from here: {wrong}",
+                expected="a causal language model of token ids with full attention in each layer",
+                fix="choose another base model, or draw with vLLM (generator: vllm)",
+            )
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
         """Return one completion per prompt, in order; InputError for empty prompts and for tokens
         that the model has not, MemAlphaError if memory runs out or logits are not finite.
         """
-        InputError.raise_if(
-            sampling.max_new_tokens < 1,
-            f"max_new_tokens {sampling.max_new_tokens}",
-            expected="at least 1",
-        )
-        InputError.raise_if(
-            any(not prompt.ids for prompt in prompts),
-            "a prompt without ids",
-            expected="at least one token id",
-            fix="encode it with the policy's tokenizer",
-        )
+        if sampling.max_new_tokens < 1:
+            raise InputError(
+                f"max_new_tokens {sampling.max_new_tokens}",
+                expected="at least 1",
+            )
+        if any(not prompt.ids for prompt in prompts):
+            raise InputError(
+                "a prompt without ids",
+                expected="at least one token id",
+                fix="encode it with the policy's tokenizer",
+            )
         check_tokens([max(prompt.ids) for prompt in prompts], self.model.config)
         generator = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
         uniforms = torch.rand(len(prompts), sampling.max_new_tokens, generator=generator)
@@ -262,11 +262,11 @@ class HFGenerator:
         else:
             visible = seen[:, : width + own_width].long()
             logits = forward(self.model, ids, visible, positions, cache, last)
-        MemAlphaError.raise_if(
-            not logits.isfinite().all(),
-            f"the model's logits are not finite in {logits.dtype}",
-            fix="float16 overflows at 65,504: use bfloat16 or float32",
-        )
+        if not logits.isfinite().all():
+            raise MemAlphaError(
+                f"the model's logits are not finite in {logits.dtype}",
+                fix="float16 overflows at 65,504: use bfloat16 or float32",
+            )
         logits = logits.float()
         for token, bias in self.first_bias.items():
             logits[:, token] += bias
@@ -434,11 +434,11 @@ def _check_attention(config: PretrainedConfig) -> None:
     kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
     others = sorted(kinds - {"full_attention", "sliding_attention"})
     kernel = config._attn_implementation
-    InputError.raise_if(
-        others or any(name in kernel for name in ("flash", "flex", "paged")),
-        f"attention {kernel!r} with {', '.join(others) or 'ordinary'} layers",
-        expected="attn_implementation 'sdpa' or 'eager'; full or sliding-window attention",
-    )
+    if others or any(name in kernel for name in ("flash", "flex", "paged")):
+        raise InputError(
+            f"attention {kernel!r} with {', '.join(others) or 'ordinary'} layers",
+            expected="attn_implementation 'sdpa' or 'eager'; full or sliding-window attention",
+        )
 
 
 def _check_length(config: PretrainedConfig, tokens: int, capacity: int) -> None:
@@ -447,12 +447,12 @@ def _check_length(config: PretrainedConfig, tokens: int, capacity: int) -> None:
     """
     window = window_of(config)
     positions = positions_of(config)
-    InputError.raise_if(
-        (window and capacity > window) or (positions and tokens > positions),
-        f"prompt and completion of up to {tokens} tokens in a model made for {positions} "
-        f"(sliding window of {window}: {capacity} slots)",
-        fix="lower the token budgets of the prompt or max_new_tokens",
-    )
+    if (window and capacity > window) or (positions and tokens > positions):
+        raise InputError(
+            f"prompt and completion of up to {tokens} tokens in a model made for {positions} "
+            f"(sliding window of {window}: {capacity} slots)",
+            fix="lower the token budgets of the prompt or max_new_tokens",
+        )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -525,11 +525,11 @@ def frozen_base(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_new_tokens: int = 32
 ) -> AnsweringModel:
     """Return what answers without the policy's adapters; InputError if it has none."""
-    InputError.raise_if(
-        not hasattr(model, "disable_adapter"),
-        "reader 'base' with a fully fine-tuned policy",
-        expected="reader recall, trained or endpoint",
-    )
+    if not hasattr(model, "disable_adapter"):
+        raise InputError(
+            "reader 'base' with a fully fine-tuned policy",
+            expected="reader recall, trained or endpoint",
+        )
     generator = HFGenerator(model, tokenizer, merge_adapters=False)
 
     @contextmanager

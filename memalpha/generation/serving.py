@@ -142,12 +142,12 @@ class EndpointGenerator:
         """
         completions = self.client.complete_many([prompt.messages for prompt in prompts], sampling)
         for completion in completions:
-            ServiceError.raise_if(
-                completion.cut_off and not self.codec.parse(completion.text, cut_off=True),
-                f"{self.client.model} wrote {sampling.max_new_tokens} tokens and made no call",
-                fix="switch its thinking off (extra fields of the request), or raise "
-                "max_completion_length",
-            )
+            if completion.cut_off and not self.codec.parse(completion.text, cut_off=True):
+                raise ServiceError(
+                    f"{self.client.model} wrote {sampling.max_new_tokens} tokens and made no call",
+                    fix="switch its thinking off (extra fields of the request), or raise "
+                    "max_completion_length",
+                )
         return completions
 
 

@@ -132,7 +132,8 @@ class VLLMProcess:
         problem = token_problem(ids, values, sampling.max_new_tokens, self.vocabulary)
         if drawn.finish_reason not in STOPS:
             problem = f"finish_reason {drawn.finish_reason!r}, where it is one of {[*STOPS]}"
-        ServiceError.raise_if(problem, f"a completion of vLLM has {problem}")
+        if problem:
+            raise ServiceError(f"a completion of vLLM has {problem}")
         text = decoded(self.tokenizer, ids)
         return Completion(ids, text, STOPS[drawn.finish_reason], tuple(values))
 

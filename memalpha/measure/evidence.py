@@ -49,11 +49,11 @@ def evidence_row(
 
     InputError if the question has no evidence.
     """
-    InputError.raise_if(
-        not question.evidence,
-        f"question {question.id!r} of {instance!r} names no evidence",
-        expected="the indices of the chunks that hold the answer",
-    )
+    if not question.evidence:
+        raise InputError(
+            f"question {question.id!r} of {instance!r} names no evidence",
+            expected="the indices of the chunks that hold the answer",
+        )
     evidence = set(question.evidence or ())
 
     def cost(passage: FoundPassage) -> int:
@@ -101,10 +101,10 @@ class LooksForEvidence:
                 try:
                     sourced = memory.sourced(question, self.budget)
                     passages = [FoundPassage(*each) for each in sourced]
-                    ServiceError.raise_if(
-                        passages and all(passage.chunk is None for passage in passages),
-                        "the system does not say which chunks its passages are of",
-                    )
+                    if passages and all(passage.chunk is None for passage in passages):
+                        raise ServiceError(
+                            "the system does not say which chunks its passages are of",
+                        )
                     found = evidence_row(instance.id, question, passages, self.budget, self.count)
                     tokens.append(found.tokens)
                     row = replace(row, score=found.recall, newer_first=found.newer_first)

@@ -8,7 +8,7 @@ and servers use the option groups of training.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -33,11 +33,11 @@ EVIDENCE = "evidence"  # the kind of reader that asks nothing and looks where pa
 def make_system(kind: str, values: JsonMapping) -> System:
     """Return the system of a kind with these options; InputError if one is unknown or invalid."""
     kinds = system_kinds()
-    InputError.raise_if(
-        kind not in kinds,
-        f"unknown kind of system {kind!r}",
-        expected=f"one of {', '.join(sorted(kinds))}",
-    )
+    if kind not in kinds:
+        raise InputError(
+            f"unknown kind of system {kind!r}",
+            expected=f"one of {', '.join(sorted(kinds))}",
+        )
     return read(kinds[kind], values, f"system {kind!r}")
 
 
@@ -90,11 +90,11 @@ class ReaderSpec(Options):
 
     def check(self) -> None:
         """Raise InputError unless the adapter is given where it is needed."""
-        InputError.raise_if(
-            (self.kind == "trained") is not bool(self.adapter),
-            f"reader {self.kind} with adapter {self.adapter!r}",
-            expected="kind: trained, and the folder of a reader",
-        )
+        if (self.kind == "trained") is not bool(self.adapter):
+            raise InputError(
+                f"reader {self.kind} with adapter {self.adapter!r}",
+                expected="kind: trained, and the folder of a reader",
+            )
 
 
 @dataclass(frozen=True)
@@ -138,17 +138,17 @@ class EvaluateOptions(Options):
 
     def check(self) -> None:
         """InputError for empty lists and repeated seeds."""
-        InputError.raise_if(
-            not self.seeds or len(set(self.seeds)) < len(self.seeds),
-            f"seeds is {self.seeds}",
-            expected="at least one integer, none of them twice",
-        )
-        for name in LISTS:
-            InputError.raise_if(
-                not getattr(self, name),
-                f"{name} is empty",
-                expected="a list of them (--config FILE), or --trained FOLDER with --data SET",
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise InputError(
+                f"seeds is {self.seeds}",
+                expected="at least one integer, none of them twice",
             )
+        for name in LISTS:
+            if not getattr(self, name):
+                raise InputError(
+                    f"{name} is empty",
+                    expected="a list of them (--config FILE), or --trained FOLDER with --data SET",
+                )
 
 
 # all option groups of ``memalpha evaluate``
@@ -167,36 +167,38 @@ class Evaluation(NamedTuple):
 
     def check(self) -> None:
         """Raise InputError for names that repeat or name nothing, mixed groups, missing servers."""
-        known: dict[str, list[str]] = {}
-        for part in LISTS:
-            called = known[part] = [spec.name for spec in getattr(self, part)]
-            for name in called:
-                InputError.raise_if(
-                    called.count(name) > 1,
-                    f"two {part} are called {name!r}",
-                    expected="a name for each",
-                    fix="add name: to one of them",
-                )
-        specs: list[SetSpec | SystemSpec] = [*self.sets, *self.systems]
-        for spec in specs:
-            for part in ("sets", "readers"):
-                for name in getattr(spec, part, ()):
-                    InputError.raise_if(
-                        name not in known[part],
-                        f"{part} of {spec.name!r} name {name!r}",
-                        expected=f"some of {', '.join(known[part])}",
-                    )
+        self._check_names()
         kinds = {spec.group: spec.kind for spec in self.systems}
         for spec in self.systems:
-            InputError.raise_if(
-                spec.kind != kinds[spec.group],
-                f"group {spec.group!r} has systems of two kinds",
-                expected="systems that differ in their seed alone",
-            )
+            if spec.kind != kinds[spec.group]:
+                raise InputError(
+                    f"group {spec.group!r} has systems of two kinds",
+                    expected="systems that differ in their seed alone",
+                )
         if any(reader.kind == "endpoint" for reader in self.readers):
             self.endpoints.reader_client()
         if self.endpoints.has_judge:
             self.endpoints.judge_client()
+
+    def _check_names(self) -> None:
+        known: dict[str, list[str]] = {}
+        for part in LISTS:
+            called = known[part] = [spec.name for spec in getattr(self, part)]
+            for name in called:
+                if called.count(name) > 1:
+                    raise InputError(
+                        f"two {part} are called {name!r}",
+                        expected="a name for each",
+                        fix="add name: to one of them",
+                    )
+        specs: list[SetSpec | SystemSpec] = [*self.sets, *self.systems]
+        for spec, part in product(specs, ("sets", "readers")):
+            for name in getattr(spec, part, ()):
+                if name not in known[part]:
+                    raise InputError(
+                        f"{part} of {spec.name!r} name {name!r}",
+                        expected=f"some of {', '.join(known[part])}",
+                    )
 
     def to_json(self) -> JsonObject:
         """Return the resolved configuration for ``config.yaml``; ``overwrite`` is always false."""
@@ -227,9 +229,8 @@ def _seeds(row: Any) -> list[Any]:
     if not isinstance(row, Mapping) or not isinstance(row.get("adapter"), list):
         return [row]
     name = row.get("name") or row.get("kind")
-    InputError.raise_if(
-        not row["adapter"], f"adapter of {name!r} is []", expected="a folder, or a list of some"
-    )
+    if not row["adapter"]:
+        raise InputError(f"adapter of {name!r} is []", expected="a folder, or a list of some")
     adapters = enumerate(row["adapter"], start=1)
     return [{"group": name, **row, "name": f"{name}-{n}", "adapter": each} for n, each in adapters]
 
@@ -250,11 +251,11 @@ def read_system(row: Any) -> SystemSpec:
 def _spec(group: type[_Spec], row: Any, needed: str) -> _Spec:
     what = f"a {group.__name__.removesuffix('Spec').lower()}"
     given = {needed: row} if isinstance(row, str) else row
-    InputError.raise_if(
-        not isinstance(given, Mapping) or not given.get(needed),
-        f"{what} is {row!r}",
-        expected=f"{needed} or a mapping with {needed}",
-    )
+    if not isinstance(given, Mapping) or not given.get(needed):
+        raise InputError(
+            f"{what} is {row!r}",
+            expected=f"{needed} or a mapping with {needed}",
+        )
     spec = read(group, given, f"{what} {given[needed]!r}")
     value = Path(getattr(spec, needed))
     return replace(spec, name=spec.name or value.name or value.resolve().name)

@@ -218,11 +218,11 @@ def _load(spec: SetSpec, evaluation: Evaluation, host: PolicyHost) -> LoadedSet:
     instances = load_data(spec.data, spec.options)
     agent = evaluation.agent
     least = spec.skip + max(1, spec.instances)
-    InputError.raise_if(
-        len(instances) < least,
-        f"set {spec.name!r} has {len(instances)} instances",
-        expected=f"at least {least} (skip and instances)",
-    )
+    if len(instances) < least:
+        raise InputError(
+            f"set {spec.name!r} has {len(instances)} instances",
+            expected=f"at least {least} (skip and instances)",
+        )
     length = spec.max_completion_length or agent.max_completion_length
     setting = Setting(
         AgentStep(replace(agent, max_completion_length=length), host.tokenizer),
@@ -276,11 +276,11 @@ def _job(
                 continue
             reader = make_reader(each, evaluation, loaded, system.budget == "window")
             examiners[each.name] = Asks(reader, setting.count, judge)
-    InputError.raise_if(
-        not examiners,
-        f"nobody reads for system {spec.name!r} on set {loaded.spec.name!r}",
-        expected="a reader that both name, or none named",
-    )
+    if not examiners:
+        raise InputError(
+            f"nobody reads for system {spec.name!r} on set {loaded.spec.name!r}",
+            expected="a reader that both name, or none named",
+        )
     return Job(
         set=loaded.spec.name,
         system=spec.name,
@@ -305,14 +305,15 @@ def make_reader(
         return RecallReader(setting.reader_tokens, setting.count)
     window = spec.window_tokens or (0 if spec.kind == "endpoint" else setting.host.positions)
     left = window and window - loaded.question_tokens - spec.max_new_tokens - _LINE_BREAKS
-    InputError.raise_if(
-        left < 1 if reads_window else window and left < setting.reader_tokens,
-        f"reader {spec.name!r} on set {loaded.spec.name!r} has a window of {window} tokens (0: "
-        f"unknown), {left} of them beside question and answer, and reader_tokens is "
-        f"{setting.reader_tokens}",
-        fix="a reader of a larger window_tokens, lower reader_tokens, or budget: reader for full "
-        "context",
-    )
+    if left < 1 if reads_window else window and left < setting.reader_tokens:
+        raise InputError(
+            f"reader {spec.name!r} on set {loaded.spec.name!r} has a window of {window} tokens (0: "
+            f"unknown), {left} of them beside question and answer, and reader_tokens is "
+            f"{setting.reader_tokens}",
+            fix="a reader of a larger window_tokens, lower reader_tokens, or budget: reader for "
+            "full "
+            "context",
+        )
     budget = left if reads_window else setting.reader_tokens
     if spec.kind == "endpoint":
         client = evaluation.endpoints.reader_client()
@@ -373,12 +374,13 @@ def run_jobs(
             append_rows(path, new)
             done.update(row.key for row in new)
             failed += sum(row.failed is not None for row in new)
-            ServiceError.raise_if(
-                len(rows) > 1 and not any(map(_answered, rows)),
-                f"reader {name!r}, or its judge, failed for all {len(rows)} instances that were "
-                f"asked last, of {job.set!r}: {rows[0].failed}\n"
-                "  to go on: the same command again, once the service is back",
-            )
+            if len(rows) > 1 and not any(map(_answered, rows)):
+                raise ServiceError(
+                    f"reader {name!r}, or its judge, failed for all {len(rows)} instances that "
+                    "were "
+                    f"asked last, of {job.set!r}: {rows[0].failed}\n"
+                    "  to go on: the same command again, once the service is back",
+                )
     return len(done), failed
 
 

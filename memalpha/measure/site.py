@@ -394,13 +394,14 @@ class _Site:
         folders = [self.target / name for name in ("assets", "figures", "rollouts")]
         theirs = [path for path in there if path.is_symlink() or path not in earlier]
         theirs += [path for path in folders if path.is_symlink() or path.is_file()]
-        RunFolderError.raise_if(
-            theirs,
-            f"{str(self.target)!r} holds {theirs[0].relative_to(self.target) if theirs else ''}, "
-            "which no report or comparison made",
-            expected="a new folder, or one that an earlier call made",
-            fix="move it, or choose another --output",
-        )
+        if theirs:
+            raise RunFolderError(
+                f"{str(self.target)!r} holds "
+                f"{theirs[0].relative_to(self.target) if theirs else ''}, "
+                "which no report or comparison made",
+                expected="a new folder, or one that an earlier call made",
+                fix="move it, or choose another --output",
+            )
 
 
 def troubles(facts: Sequence[JsonMapping], metrics: MetricRows) -> Counter[tuple[str, str]]:

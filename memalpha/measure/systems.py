@@ -305,11 +305,11 @@ class Verbatim(System):
     def check_fits(self, setting: Setting, instances: Sequence[Instance]) -> None:
         lists = setting.step.schema.lists[:1]
         needed = {OperationKind.INSERT, OperationKind.DELETE}
-        InputError.raise_if(
-            not lists or not needed <= set(lists[0].operations),
-            f"system 'verbatim' with schema {setting.step.schema.name!r}",
-            expected="a schema whose first list allows delete and insert",
-        )
+        if not lists or not needed <= set(lists[0].operations):
+            raise InputError(
+                f"system 'verbatim' with schema {setting.step.schema.name!r}",
+                expected="a schema whose first list allows delete and insert",
+            )
 
     @override
     def ingest(self, setting: Setting, instance: Instance, seed: int) -> IngestedMemory:
@@ -399,11 +399,11 @@ class Teacher(TeacherConfig, System):
     @override
     def check_fits(self, setting: Setting, instances: Sequence[Instance]) -> None:
         for instance in instances:
-            InputError.raise_if(
-                not instance.facts,
-                f"system 'teacher' on instance {instance.id}, which has no annotated facts",
-                expected="generated data, named in its sets",
-            )
+            if not instance.facts:
+                raise InputError(
+                    f"system 'teacher' on instance {instance.id}, which has no annotated facts",
+                    expected="generated data, named in its sets",
+                )
 
     @override
     def ingest(self, setting: Setting, instance: Instance, seed: int) -> IngestedMemory:
@@ -442,13 +442,13 @@ class Agent(System):
         elif self.adapter and (Path(self.adapter) / AGENT_FILE).is_file():  # others have none
             saved = AgentConfig.load(self.adapter, self.trust_tools)
             same = saved.codec == config.codec and MemorySchema.load(saved.schema) == step.schema
-            InputError.raise_if(
-                not same,
-                f"adapter {self.adapter} was trained with schema {saved.schema!r} and codec "
-                f"{saved.codec!r}",
-                expected=f"{config.schema!r} and {config.codec!r} as for all agents, "
-                "or settings: own",
-            )
+            if not same:
+                raise InputError(
+                    f"adapter {self.adapter} was trained with schema {saved.schema!r} and codec "
+                    f"{saved.codec!r}",
+                    expected=f"{config.schema!r} and {config.codec!r} as for all agents, "
+                    "or settings: own",
+                )
         options = ("archive", "retrieval", "sections_kept")
         given = {name: getattr(self, name) for name in options if getattr(self, name) is not None}
         config = replace(config, **given)
@@ -543,13 +543,13 @@ class OverwriteSummary(System):
         for instance in instances:
             for index, chunk in enumerate(instance.chunks):
                 tokens = len(_prompt(encoder, chunk, "").ids) + 2 * limit
-                InputError.raise_if(
-                    0 < window < tokens,
-                    f"chunk {index} of instance {instance.id} takes {tokens} tokens with "
-                    f"instructions and two texts of {limit} tokens, and the model's window has "
-                    f"{window}",
-                    expected="smaller chunks, or a lower memory_tokens",
-                )
+                if 0 < window < tokens:
+                    raise InputError(
+                        f"chunk {index} of instance {instance.id} takes {tokens} tokens with "
+                        f"instructions and two texts of {limit} tokens, and the model's window has "
+                        f"{window}",
+                        expected="smaller chunks, or a lower memory_tokens",
+                    )
 
     @override
     def ingest_all(

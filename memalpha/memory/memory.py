@@ -436,29 +436,29 @@ class Memory:
 
         InputError, with nothing changed, if it does not fit.
         """
-        InputError.raise_if(
-            snapshot.schema != self.schema.name,
-            f"snapshot of schema {snapshot.schema!r}",
-            expected=f"one of {self.schema.name!r}, as this memory",
-        )
+        if snapshot.schema != self.schema.name:
+            raise InputError(
+                f"snapshot of schema {snapshot.schema!r}",
+                expected=f"one of {self.schema.name!r}, as this memory",
+            )
         sections = {entry.section for entry in snapshot.entries}
         unknown = sorted(section for section in sections if section not in self.schema)
-        InputError.raise_if(
-            unknown,
-            f"snapshot with sections {unknown}",
-            expected=f"sections of the schema {self.schema.name!r}",
-        )
+        if unknown:
+            raise InputError(
+                f"snapshot with sections {unknown}",
+                expected=f"sections of the schema {self.schema.name!r}",
+            )
         wanted = {entry.id: entry for entry in snapshot.entries}
-        InputError.raise_if(
-            len(wanted) < len(snapshot.entries),
-            "snapshot that holds an id twice",
-            expected="what Memory.snapshot returned",
-        )
-        InputError.raise_if(
-            any(first.created >= second.created for first, second in pairwise(snapshot.entries)),
-            "snapshot that is not in order of creation",
-            expected="what Memory.snapshot returned",
-        )
+        if len(wanted) < len(snapshot.entries):
+            raise InputError(
+                "snapshot that holds an id twice",
+                expected="what Memory.snapshot returned",
+            )
+        if any(first.created >= second.created for first, second in pairwise(snapshot.entries)):
+            raise InputError(
+                "snapshot that is not in order of creation",
+                expected="what Memory.snapshot returned",
+            )
         for entry in snapshot.entries:
             self._count(entry)
         for entry in tuple(self._entries.values()):

@@ -101,11 +101,11 @@ class Section(Options):
         """Set the default operations of its kind; InputError for those of the other kind."""
         allowed = _OPERATIONS[self.kind]
         wrong = [operation.value for operation in self.operations if operation not in allowed]
-        InputError.raise_if(
-            wrong,
-            f"section {self.name!r} is a {self.kind} and allows {wrong}",
-            expected=f"some of {', '.join(allowed)}",
-        )
+        if wrong:
+            raise InputError(
+                f"section {self.name!r} is a {self.kind} and allows {wrong}",
+                expected=f"some of {', '.join(allowed)}",
+            )
         object.__setattr__(self, "operations", self.operations or allowed)
 
 
@@ -203,28 +203,30 @@ class MemorySchema:
     def __post_init__(self) -> None:
         who = f"schema {self.name!r}"
         sections = [section.name for section in self.sections]
-        InputError.raise_if(
-            _repeated(sections),
-            f"{who} names sections twice: {_repeated(sections)}",
-            expected="unique section names",
-        )
-        InputError.raise_if(
+        if _repeated(sections):
+            raise InputError(
+                f"{who} names sections twice: {_repeated(sections)}",
+                expected="unique section names",
+            )
+        if (
             any(section.kind is SectionKind.ARCHIVE for section in self.sections)
-            or ARCHIVE.name in sections,
-            f"{who} has a section {ARCHIVE.name!r}",
-            expected="another name: every memory has one",
-        )
-        InputError.raise_if(
-            not self.lists,
-            f"{who} has no list section",
-            expected="at least one section of kind 'list'",
-        )
+            or ARCHIVE.name in sections
+        ):
+            raise InputError(
+                f"{who} has a section {ARCHIVE.name!r}",
+                expected="another name: every memory has one",
+            )
+        if not self.lists:
+            raise InputError(
+                f"{who} has no list section",
+                expected="at least one section of kind 'list'",
+            )
         tools = [*map(tool_name, OperationKind), *(tool.name for tool in self.tools)]
-        InputError.raise_if(
-            _repeated(tools),
-            f"{who} names tools twice: {_repeated(tools)}",
-            expected="names not used yet",
-        )
+        if _repeated(tools):
+            raise InputError(
+                f"{who} names tools twice: {_repeated(tools)}",
+                expected="names not used yet",
+            )
 
     def __contains__(self, name: object) -> bool:
         return any(section.name == name for section in (*self.sections, ARCHIVE))
@@ -250,35 +252,35 @@ class MemorySchema:
         Python may give functions.
         """
         rows = data.get("sections") if isinstance(data, dict) else None
-        InputError.raise_if(
-            not rows or not isinstance(rows, list),
-            f"{where} is no memory schema",
-            expected="a mapping with 'name' and a list 'sections'",
-        )
+        if not rows or not isinstance(rows, list):
+            raise InputError(
+                f"{where} is no memory schema",
+                expected="a mapping with 'name' and a list 'sections'",
+            )
         parts = max(len(rows or ()), len(data.get("tools") or ()))
-        InputError.raise_if(
-            parts > _MOST,
-            f"{where} has {parts} sections or tools",
-            expected=f"at most {_MOST}: the policy sees them all in each prompt",
-        )
+        if parts > _MOST:
+            raise InputError(
+                f"{where} has {parts} sections or tools",
+                expected=f"at most {_MOST}: the policy sees them all in each prompt",
+            )
         unknown = sorted(set(data) - {"name", "sections", "tools"}, key=str)
-        InputError.raise_if(
-            unknown,
-            f"{where} has unknown keys {unknown}",
-            expected="'name', 'sections' and 'tools'",
-        )
+        if unknown:
+            raise InputError(
+                f"{where} has unknown keys {unknown}",
+                expected="'name', 'sections' and 'tools'",
+            )
         named = data.get("name", "")
-        InputError.raise_if(
-            isinstance(named, dict | list) or len(str(named)) > _LONGEST,
-            f"{where} has the name {named!r:.60}",
-            expected=f"at most {_LONGEST} characters",
-        )
+        if isinstance(named, dict | list) or len(str(named)) > _LONGEST:
+            raise InputError(
+                f"{where} has the name {named!r:.60}",
+                expected=f"at most {_LONGEST} characters",
+            )
         functions = data.get("tools", [])
-        InputError.raise_if(
-            not isinstance(functions, list),
-            f"{where} has tools {functions!r}",
-            expected="a list of MODULE:FUNCTION",
-        )
+        if not isinstance(functions, list):
+            raise InputError(
+                f"{where} has tools {functions!r}",
+                expected="a list of MODULE:FUNCTION",
+            )
         sections = [
             read(Section, row, f"{where}: section {place}") for place, row in enumerate(rows or ())
         ]
@@ -297,12 +299,13 @@ class MemorySchema:
         name = str(name_or_path)
         expected = f"a preset ({', '.join(presets())}) or the path of a YAML file"
         path = _PRESETS / f"{name}.yaml" if name in presets() else path_of(name, expected)
-        InputError.raise_if(not path.is_file(), f"no memory schema {name!r}", expected=expected)
-        InputError.raise_if(
-            path.stat().st_size > _LARGEST,
-            f"memory schema {name!r} has {path.stat().st_size} bytes",
-            expected=f"at most {_LARGEST}, and {_MOST} sections",
-        )
+        if not path.is_file():
+            raise InputError(f"no memory schema {name!r}", expected=expected)
+        if path.stat().st_size > _LARGEST:
+            raise InputError(
+                f"memory schema {name!r} has {path.stat().st_size} bytes",
+                expected=f"at most {_LARGEST}, and {_MOST} sections",
+            )
         return cls.from_mapping(read_object(path), where=name)
 
 

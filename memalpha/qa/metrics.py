@@ -93,11 +93,11 @@ def _contained(gold: str, text: str) -> bool:
 
 
 def _golds(question: Question) -> tuple[str, ...]:
-    InputError.raise_if(
-        not question.answers or not all(answer.strip() for answer in question.answers),
-        f"question {question.text!r} has answers {list(question.answers)}",
-        expected="at least one answer and none of them blank",
-    )
+    if not question.answers or not all(answer.strip() for answer in question.answers):
+        raise InputError(
+            f"question {question.text!r} has answers {list(question.answers)}",
+            expected="at least one answer and none of them blank",
+        )
     return question.answers
 
 
@@ -248,11 +248,11 @@ def _boxed(text: str) -> int | None:
 def _labels(question: Question) -> set[int]:
     golds = _golds(question)
     wrong = [gold for gold in golds if not _LABEL.fullmatch(gold)]
-    InputError.raise_if(
-        wrong,
-        f"question {question.text!r} has metric {question.metric!r} and answer {wrong[:1]}",
-        expected="an integer label",
-    )
+    if wrong:
+        raise InputError(
+            f"question {question.text!r} has metric {question.metric!r} and answer {wrong[:1]}",
+            expected="an integer label",
+        )
     return {int(gold) for gold in golds}
 
 
@@ -369,17 +369,17 @@ NEED_ALL = frozenset({"bound_all", "keywords", "substring_all"})
 
 def check_metric(name: str, *, judged: bool = False) -> None:
     """Raise InputError unless ``name`` is a metric, or one of ``JUDGED`` where there is a judge."""
-    InputError.raise_if(
-        name in JUDGED and not judged,
-        f"metric {name!r} needs a judge",
-        expected="an answer judge",
-        fix="configure one, or give the questions another metric",
-    )
-    InputError.raise_if(
-        name not in METRICS and name not in JUDGED,
-        f"unknown metric {name!r}",
-        expected=f"one of {', '.join(METRICS)}, {JUDGE} or {RUBRIC}",
-    )
+    if name in JUDGED and not judged:
+        raise InputError(
+            f"metric {name!r} needs a judge",
+            expected="an answer judge",
+            fix="configure one, or give the questions another metric",
+        )
+    if name not in METRICS and name not in JUDGED:
+        raise InputError(
+            f"unknown metric {name!r}",
+            expected=f"one of {', '.join(METRICS)}, {JUDGE} or {RUBRIC}",
+        )
 
 
 def score(question: Question, answer: Answer) -> float:

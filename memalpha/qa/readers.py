@@ -428,8 +428,8 @@ def ask_all(
         outcomes = [error] * len(requests)
         if isinstance(error, PartialServiceError):
             outcomes = error.outcomes
-    ServiceError.raise_if(
-        len(outcomes) != len(requests),
-        f"{who} gave {len(outcomes)} results for {len(requests)} requests",
-    )
+    if len(outcomes) != len(requests):
+        raise ServiceError(
+            f"{who} gave {len(outcomes)} results for {len(requests)} requests",
+        )
     return list(outcomes)

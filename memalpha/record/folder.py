@@ -109,11 +109,11 @@ class RunFolder:
         self.path = Path(path)
         with _clear_errors(self.path):
             is_run = (self.path / MARKER).is_file()
-        RunFolderError.raise_if(
-            not is_run,
-            f"{str(path)!r} is no run folder",
-            expected=f"one with {MARKER}, as memalpha train writes it",
-        )
+        if not is_run:
+            raise RunFolderError(
+                f"{str(path)!r} is no run folder",
+                expected=f"one with {MARKER}, as memalpha train writes it",
+            )
 
     @classmethod
     def create(
@@ -170,12 +170,12 @@ class RunFolder:
         """Raise RunFolderError unless options and inputs are those that the run began with, but for
         those that may change and for more sets, systems or readers.
         """
-        RunFolderError.raise_if(
-            self.config.keys() != config.keys(),
-            f"{str(self.path)!r} holds a run of another command",
-            expected=f"options {', '.join(sorted(config)[:5])}, ...",
-            fix="choose another --output_dir",
-        )
+        if self.config.keys() != config.keys():
+            raise RunFolderError(
+                f"{str(self.path)!r} holds a run of another command",
+                expected=f"options {', '.join(sorted(config)[:5])}, ...",
+                fix="choose another --output_dir",
+            )
         began = _by_name(self.config, self.inputs)
         now = _by_name(*json.loads(json.dumps([masked(config), inputs])))
         added = {name for name in now.keys() - began.keys() if name.split()[0] in _MAY_GROW}
@@ -184,13 +184,13 @@ class RunFolder:
             for name in sorted((began.keys() | now.keys()) - added)
             if began.get(name, ...) != now.get(name, ...)
         ]
-        RunFolderError.raise_if(
-            different,
-            f"{str(self.path)!r} was begun otherwise: " + "; ".join(different),
-            expected="the options and data it began with (an evaluation may have more sets, "
-            "systems and readers)",
-            fix="give the same command, another --output_dir, or --overwrite",
-        )
+        if different:
+            raise RunFolderError(
+                f"{str(self.path)!r} was begun otherwise: " + "; ".join(different),
+                expected="the options and data it began with (an evaluation may have more sets, "
+                "systems and readers)",
+                fix="give the same command, another --output_dir, or --overwrite",
+            )
 
     @property
     def config(self) -> JsonObject:
@@ -224,13 +224,13 @@ class RunFolder:
 
     def check_training(self) -> None:
         """Raise RunFolderError for the folder of an evaluation."""
-        RunFolderError.raise_if(
-            self.is_evaluation,
-            f"{str(self.path)!r} is the folder of an evaluation",
-            expected="of a training run",
-            fix=f"its numbers are in {self.path / 'table.md'}; "
-            f"memalpha evaluate --config {self.path / MARKER} goes on with it",
-        )
+        if self.is_evaluation:
+            raise RunFolderError(
+                f"{str(self.path)!r} is the folder of an evaluation",
+                expected="of a training run",
+                fix=f"its numbers are in {self.path / 'table.md'}; "
+                f"memalpha evaluate --config {self.path / MARKER} goes on with it",
+            )
 
     def write_json(self, name: str, data: Any) -> None:
         """Write a JSON file of the run."""
@@ -261,11 +261,11 @@ class RunFolder:
 
     def read_json(self, name: str) -> JsonObject:
         """Read a JSON object; RunFolderError if the file is missing or damaged."""
-        RunFolderError.raise_if(
-            not (self.path / name).is_file(),
-            f"{str(self.path)!r} has no {name}",
-            expected="a run that came that far",
-        )
+        if not (self.path / name).is_file():
+            raise RunFolderError(
+                f"{str(self.path)!r} has no {name}",
+                expected="a run that came that far",
+            )
         return read_object(self.path / name)
 
     def read_optional(self, name: str) -> JsonObject:
@@ -332,34 +332,33 @@ def check_place(
     InputError if a run to be overwritten holds what the new one ``reads``: paths by option.
     """
     folder = Path(path)
-    RunFolderError.raise_if(
-        overwrite and resume, "both overwrite and resume are given", expected="one of them"
-    )
+    if overwrite and resume:
+        raise RunFolderError("both overwrite and resume are given", expected="one of them")
     filled = holds_something(folder)
     is_run = filled and (folder / MARKER).is_file()
     if resume or (resume is None and is_run and not overwrite):
         return bool(RunFolder(folder))
-    RunFolderError.raise_if(
-        filled and not is_run,
-        f"{str(folder)!r} exists already and is no run folder",
-        expected="a new folder or a run's",
-        fix="choose another --output_dir",
-    )
-    RunFolderError.raise_if(
-        filled and not overwrite,
-        f"{str(folder)!r} exists already",
-        expected="a new folder",
-        fix="add --overwrite or --resume (for a training), or choose another --output_dir",
-    )
-    if filled:
-        check_reads(folder, reads or {})
-        check_made(folder, MADE, "run")
-        RunFolderError.raise_if(
-            not (folder / _ABOUT).is_file(),
-            f"{str(folder)!r} holds a {MARKER} and no {_ABOUT}: no run wrote it",
+    if filled and not is_run:
+        raise RunFolderError(
+            f"{str(folder)!r} exists already and is no run folder",
             expected="a new folder or a run's",
             fix="choose another --output_dir",
         )
+    if filled and not overwrite:
+        raise RunFolderError(
+            f"{str(folder)!r} exists already",
+            expected="a new folder",
+            fix="add --overwrite or --resume (for a training), or choose another --output_dir",
+        )
+    if filled:
+        check_reads(folder, reads or {})
+        check_made(folder, MADE, "run")
+        if not (folder / _ABOUT).is_file():
+            raise RunFolderError(
+                f"{str(folder)!r} holds a {MARKER} and no {_ABOUT}: no run wrote it",
+                expected="a new folder or a run's",
+                fix="choose another --output_dir",
+            )
     return False
 
 
@@ -369,13 +368,15 @@ def check_reads(folder: Path, reads: Mapping[str, Iterable[str]]) -> None:
     """
     for option, names in reads.items():
         for name in names:
-            InputError.raise_if(
+            if (
                 name
                 and Path(name).exists()
-                and Path(name).resolve().is_relative_to(folder.resolve()),
-                f"{option} {name!r} lies in the run that is to be overwritten",
-                fix="choose another --output_dir",
-            )
+                and Path(name).resolve().is_relative_to(folder.resolve())
+            ):
+                raise InputError(
+                    f"{option} {name!r} lies in the run that is to be overwritten",
+                    fix="choose another --output_dir",
+                )
 
 
 def check_made(folder: Path, made: re.Pattern[str], what: str) -> None:
@@ -387,22 +388,22 @@ def check_made(folder: Path, made: re.Pattern[str], what: str) -> None:
     with _clear_errors(folder):
         root = folder.resolve()
         for place in (Path.cwd(), Path.home()):
-            RunFolderError.raise_if(
-                place.resolve().is_relative_to(root),
-                f"{str(folder)!r} holds the folder {str(place)!r}",
-                expected="a folder that can be replaced whole",
-                fix="choose another folder",
-            )
+            if place.resolve().is_relative_to(root):
+                raise RunFolderError(
+                    f"{str(folder)!r} holds the folder {str(place)!r}",
+                    expected="a folder that can be replaced whole",
+                    fix="choose another folder",
+                )
         of_site = {file for site in folder.rglob(SITE_FILE) for file in files_of_site(site.parent)}
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(folder).as_posix()
             known = made.fullmatch(name) or path in of_site
-            RunFolderError.raise_if(
-                path.is_symlink() or not (path.is_dir() or known),
-                f"{str(folder)!r} holds {name!r}, which no {what} made",
-                expected="nothing of anybody else: it would be removed",
-                fix="move it, or choose another folder",
-            )
+            if path.is_symlink() or not (path.is_dir() or known):
+                raise RunFolderError(
+                    f"{str(folder)!r} holds {name!r}, which no {what} made",
+                    expected="nothing of anybody else: it would be removed",
+                    fix="move it, or choose another folder",
+                )
 
 
 def remove_made(folder: Path) -> None:
@@ -435,11 +436,11 @@ def holds_something(folder: Path) -> bool:
     """
     with _clear_errors(folder):
         for path in (folder, *folder.parents):
-            RunFolderError.raise_if(
-                path.exists() and not path.is_dir(),
-                f"{str(path)!r} is a file: no folder can be made",
-                fix="choose another --output_dir",
-            )
+            if path.exists() and not path.is_dir():
+                raise RunFolderError(
+                    f"{str(path)!r} is a file: no folder can be made",
+                    fix="choose another --output_dir",
+                )
         return folder.is_dir() and any(path.name != LOCK_FILE for path in folder.iterdir())
 
 

@@ -69,11 +69,11 @@ def estimate(scores: Scores, *, weights: Mapping[str, float] | None = None) -> E
     names = _instances(scores)
     weight_of = dict.fromkeys(names, 1.0) if weights is None else weights
     unweighted = [name for name in names if not weight_of.get(name, 0.0) > 0]
-    InputError.raise_if(
-        unweighted,
-        f"{len(unweighted)} instances have no weight above 0: {_some(unweighted)}",
-        expected="a weight for every instance",
-    )
+    if unweighted:
+        raise InputError(
+            f"{len(unweighted)} instances have no weight above 0: {_some(unweighted)}",
+            expected="a weight for every instance",
+        )
     n = len(names)
     weight = np.array([weight_of[name] for name in names], dtype=np.float64)
     in_order = itemgetter(*names)
@@ -101,11 +101,11 @@ def difference(first: Scores, second: Scores) -> Estimate:
     """
     names = _instances(first)
     unpaired = set(names) ^ set(_instances(second))
-    InputError.raise_if(
-        unpaired,
-        f"{len(unpaired)} instances are scored in one system and not in the other: "
-        f"{_some(unpaired)}",
-    )
+    if unpaired:
+        raise InputError(
+            f"{len(unpaired)} instances are scored in one system and not in the other: "
+            f"{_some(unpaired)}",
+        )
     if set(first) != set(second) and len(first) > 1 < len(second):
         first = {"mean": _over_seeds(first, names)}
         second = {"mean": _over_seeds(second, names)}
@@ -126,7 +126,8 @@ def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
 
     ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them.
     """
-    InputError.raise_if(not parts, "a mean over no sets", expected="at least one set")
+    if not parts:
+        raise InputError("a mean over no sets", expected="at least one set")
     if len(parts) == 1:
         return parts[0]
     mean = sum(part.mean for part in parts) / len(parts)
@@ -156,21 +157,21 @@ def _over_seeds(scores: Scores, names: Sequence[str]) -> dict[str, float]:
 
 def _instances(scores: Scores) -> list[str]:
     """Sorted instances; InputError if seeds differ in them or a score is NaN."""
-    InputError.raise_if(
-        not scores or not all(scores.values()),
-        "there are no scores to take a mean of",
-        expected="at least one seed with at least one instance",
-    )
+    if not scores or not all(scores.values()):
+        raise InputError(
+            "there are no scores to take a mean of",
+            expected="at least one seed with at least one instance",
+        )
     names = sorted(set().union(*scores.values()))
     unscored = set[str]()
     for row in scores.values():
         unscored |= {name for name in names if math.isnan(row.get(name, math.nan))}
-    InputError.raise_if(
-        unscored,
-        f"{len(unscored)} instances have no score (for every seed): {_some(unscored)}",
-        expected=f"a score for every instance and seed of {list(scores)}",
-        fix="run the evaluation again",
-    )
+    if unscored:
+        raise InputError(
+            f"{len(unscored)} instances have no score (for every seed): {_some(unscored)}",
+            expected=f"a score for every instance and seed of {list(scores)}",
+            fix="run the evaluation again",
+        )
     return names
 
 

@@ -185,11 +185,11 @@ def make_embedder(name: str) -> Embedder:
 
     InputError if unknown, MissingExtraError if not installed.
     """
-    InputError.raise_if(
-        name not in EMBEDDERS,
-        f"no embedder {name!r}",
-        expected=f"one of {', '.join(sorted(EMBEDDERS))}",
-    )
+    if name not in EMBEDDERS:
+        raise InputError(
+            f"no embedder {name!r}",
+            expected=f"one of {', '.join(sorted(EMBEDDERS))}",
+        )
     return CachedEmbedder(EMBEDDERS[name]())
 
 
@@ -217,11 +217,11 @@ def unit_vector(vector: ArrayLike, dimension: int) -> Vectors:
     InputError unless it holds ``dimension`` finite numbers.
     """
     values = np.asarray(vector, dtype=np.float64)
-    InputError.raise_if(
-        values.shape != (dimension,) or not np.isfinite(values).all(),
-        f"a vector of shape {values.shape}",
-        expected=f"{dimension} finite numbers",
-    )
+    if values.shape != (dimension,) or not np.isfinite(values).all():
+        raise InputError(
+            f"a vector of shape {values.shape}",
+            expected=f"{dimension} finite numbers",
+        )
     length = np.linalg.norm(values)
     return (values / length if length else values).astype(np.float32)
 

@@ -67,16 +67,15 @@ class TwoLayerRetriever:
 
         InputError if a section is no list.
         """
-        InputError.raise_if(
-            k < 0, f"k is {k}", expected="the number of entries to return, 0 or more"
-        )
+        if k < 0:
+            raise InputError(f"k is {k}", expected="the number of entries to return, 0 or more")
         names = self._sections if sections is None else tuple(sections)
         unknown = [name for name in names if name not in self._sections]
-        InputError.raise_if(
-            unknown,
-            f"sections: {unknown}",
-            expected=f"list sections of the schema: {', '.join(self._sections)}",
-        )
+        if unknown:
+            raise InputError(
+                f"sections: {unknown}",
+                expected=f"list sections of the schema: {', '.join(self._sections)}",
+            )
         self._follow()
         if not query.strip():
             return []

@@ -45,11 +45,12 @@ def check_patterns(patterns: Sequence[str], names: Sequence[str], where: str) ->
     much, or one is none.
     """
     wrong = _run({"task": "match", "patterns": patterns, "names": names})
-    InputError.raise_if(
-        wrong != "",
-        f"a regular expression of {where} cannot be used: {_TOO_MUCH if wrong is None else wrong}",
-        expected="names of layers, or an expression that is matched at once",
-    )
+    if wrong != "":
+        raise InputError(
+            f"a regular expression of {where} cannot be used: "
+            f"{_TOO_MUCH if wrong is None else wrong}",
+            expected="names of layers, or an expression that is matched at once",
+        )
 
 
 def _run(task: dict[str, Any]) -> Any:

@@ -128,11 +128,12 @@ def connect(url: str, wait: float = 30.0) -> Database:
             f"a store at {url.split('://')[0]}://..., which is no address",
             expected="postgresql://user:password@host:port/database",
         ) from error
-    InputError.raise_if(
-        "@" in (address.host or ""),  # the end of a password would be taken for a server
-        f"a store at {shown_address(url)!r}",
-        expected="a password whose special characters are percent-encoded: %40 for @, %2F for /",
-    )
+    if "@" in (address.host or ""):
+        raise InputError(  # the end of a password would be taken for a server
+            f"a store at {shown_address(url)!r}",
+            expected="a password whose special characters are percent-encoded: %40 for @, %2F "
+            "for /",
+        )
     match address.drivername:
         case "postgresql" | "postgres":
             return Postgres(address, wait)
@@ -252,11 +253,11 @@ class Database(ABC):
         """Be the only writer; changes are on disk after the block, or undone if it raised.
         JournalBusyError after ``wait`` s.
         """
-        JournalError.raise_if(
-            self._connection is not None,
-            "a write inside a write of the same journal",
-            fix="finish the first block before the next",
-        )
+        if self._connection is not None:
+            raise JournalError(
+                "a write inside a write of the same journal",
+                fix="finish the first block before the next",
+            )
         with self._session(*self._write):
             yield
             self.execute("COMMIT")
@@ -417,11 +418,11 @@ class Sqlite(Database):
 
     def _check_rights(self) -> None:
         for place in (self.path, self.path.parent) if self.path else ():
-            JournalError.raise_if(
-                not os.access(place, os.W_OK),
-                f"{self.name} cannot be opened for writing (no right to write {place})",
-                fix=_RIGHTS,
-            )
+            if not os.access(place, os.W_OK):
+                raise JournalError(
+                    f"{self.name} cannot be opened for writing (no right to write {place})",
+                    fix=_RIGHTS,
+                )
 
     def _open_to_read(self, error: JournalError) -> None:
         """Open the file to read alone; raise ``error`` if that fails, too.
@@ -460,11 +461,11 @@ class Sqlite(Database):
             super()._set_up(connection, _)
 
     def _check_kind(self, connection: Any) -> None:
-        JournalDamagedError.raise_if(
-            connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,),
-            f"{self.name} is a SQLite database but no journal of memalpha",
-            fix="name another file",
-        )
+        if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
+            raise JournalDamagedError(
+                f"{self.name} is a SQLite database but no journal of memalpha",
+                fix="name another file",
+            )
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -498,9 +499,8 @@ class Sqlite(Database):
         checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)"  # waits for readers first
         for statement in (checkpoint, "VACUUM", checkpoint):
             rows = self.execute(statement)
-            JournalBusyError.raise_if(
-                rows and rows[0][0], f"{self.name}: readers keep the old write-ahead file in use"
-            )
+            if rows and rows[0][0]:
+                raise JournalBusyError(f"{self.name}: readers keep the old write-ahead file in use")
 
 
 class Postgres(Database):
@@ -524,9 +524,9 @@ class Postgres(Database):
             raise MissingExtraError("psycopg", "postgres") from error
 
     def _rewrite(self) -> None:
-        JournalBusyError.raise_if(
-            self.execute(_OLDER_SNAPSHOTS)[0][0],
-            f"{self.name}: readers that began before still see old rows",
-        )
+        if self.execute(_OLDER_SNAPSHOTS)[0][0]:
+            raise JournalBusyError(
+                f"{self.name}: readers that began before still see old rows",
+            )
         for table in _METADATA.sorted_tables:
             self.execute(f"VACUUM FULL {table.name}")

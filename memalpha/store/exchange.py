@@ -69,11 +69,11 @@ def export_journal(journal: Journal, path: str | Path, namespace: Namespace | No
     the number of records.
     """
     path = Path(path)
-    InputError.raise_if(
-        path.exists() or not path.parent.is_dir(),
-        f"{path} cannot be made",
-        expected="a new file in a folder that exists",
-    )
+    if path.exists() or not path.parent.is_dir():
+        raise InputError(
+            f"{path} cannot be made",
+            expected="a new file in a folder that exists",
+        )
     lines: list[JsonObject] = [_FORMAT]
     with journal.reading():
         for name in journal.registered if namespace is None else (namespace,):
@@ -124,11 +124,11 @@ def import_journal(journal: Journal, path: str | Path) -> int:
                     )
         for ns, records in chains.items():
             problem = _problem(begins[ns], records, journal.key)
-            InputError.raise_if(
-                problem,
-                f"{path}, namespace {begins[ns].namespace}: {problem}",
-                expected=f"{_UNEDITED}, and its key",
-            )
+            if problem:
+                raise InputError(
+                    f"{path}, namespace {begins[ns].namespace}: {problem}",
+                    expected=f"{_UNEDITED}, and its key",
+                )
             journal.database.append(records)
     return sum(map(len, chains.values()))
 
@@ -160,9 +160,8 @@ def _parsed(where: str, line: JsonObject) -> BaseModel | None:
 def _begin(journal: Journal, line: _Begin, where: str, records: int) -> None:
     try:
         name = line.namespace
-        InputError.raise_if(
-            shape(schema_of(line.shape)) != line.shape, f"{line.shape} is no shape of a schema"
-        )
+        if shape(schema_of(line.shape)) != line.shape:
+            raise InputError(f"{line.shape} is no shape of a schema")
     except MemAlphaError as error:
         raise InputError(f"{where}: {error.what}", expected=_UNEDITED) from error
     receipt = journal.forgotten.get(line.begin)
@@ -170,12 +169,12 @@ def _begin(journal: Journal, line: _Begin, where: str, records: int) -> None:
         raise ForgottenError(
             f"{where}: namespace {line.begin} was forgotten here at {receipt.time}"
         )
-    InputError.raise_if(
-        name in journal.registered or line.begin in _alive(journal),
-        f"{where}: the namespace {name} is there already",
-        expected="a store without it",
-        fix="forget it first",
-    )
+    if name in journal.registered or line.begin in _alive(journal):
+        raise InputError(
+            f"{where}: the namespace {name} is there already",
+            expected="a store without it",
+            fix="forget it first",
+        )
     body = {**asdict(name), "schema": line.shape, "imported": records}
     journal.register(RecordKind.BEGIN, line.begin, line.time, body=body)
 
@@ -186,12 +185,12 @@ def _alive(journal: Journal) -> dict[str, Namespace]:
 
 def _take_receipt(journal: Journal, ns: str, where: str) -> None:
     name = _alive(journal).get(ns)
-    InputError.raise_if(
-        name,
-        f"{where}: the namespace {name} was forgotten where this export comes from, "
-        "and is alive here",
-        fix="forget it here first",
-    )
+    if name:
+        raise InputError(
+            f"{where}: the namespace {name} was forgotten where this export comes from, "
+            "and is alive here",
+            fix="forget it here first",
+        )
     if ns not in journal.forgotten:
         journal.register(RecordKind.FORGET, ns, note="{}")
 
@@ -213,15 +212,15 @@ def read_export(path: Path) -> list[tuple[str, JsonObject]]:
         raise InputError(
             f"{where} cannot be read: {error}", expected=_UNEDITED, fix=_OTHER
         ) from error
-    InputError.raise_if(
-        not lines or lines[0][1] != _FORMAT,
-        f"{path} is no export of a journal",
-        expected=f"a first line {json.dumps(_FORMAT)}",
-        fix=_OTHER,
-    )
-    InputError.raise_if(
-        lines[-1][1] != {"end": len(lines) - 1},
-        f"{path} was cut: it ends at line {len(lines)} without saying so",
-        expected="a whole export",
-    )
+    if not lines or lines[0][1] != _FORMAT:
+        raise InputError(
+            f"{path} is no export of a journal",
+            expected=f"a first line {json.dumps(_FORMAT)}",
+            fix=_OTHER,
+        )
+    if lines[-1][1] != {"end": len(lines) - 1}:
+        raise InputError(
+            f"{path} was cut: it ends at line {len(lines)} without saying so",
+            expected="a whole export",
+        )
     return lines[1:-1]

@@ -178,19 +178,19 @@ def before_of(history: Sequence[Event], memory: Memory, seq: int) -> Entry | Non
     target = history[seq - 1]
     earlier = [event for event in history[: seq - 1] if event.entry == target.entry]
     later = [event for event in history[seq:] if event.entry == target.entry]
-    ForgottenError.raise_if(
-        target.forgotten or any(event.kind == RecordKind.FORGET for event in later),
-        f"operation {seq} was forgotten: forgetting wins over undo",
-    )
+    if target.forgotten or any(event.kind == RecordKind.FORGET for event in later):
+        raise ForgottenError(
+            f"operation {seq} was forgotten: forgetting wins over undo",
+        )
     if later and later[-1].after != target.after:
         raise JournalConflictError(
             f"entry {target.entry} was written by operation {later[-1].seq} after operation {seq}",
             fix=f"undo {later[-1].seq} first",
         )
-    ForgottenError.raise_if(
-        earlier and earlier[-1].forgotten and earlier[-1].kind != RecordKind.FORGET,
-        f"what was before operation {seq} was forgotten: forgetting wins over undo",
-    )
+    if earlier and earlier[-1].forgotten and earlier[-1].kind != RecordKind.FORGET:
+        raise ForgottenError(
+            f"what was before operation {seq} was forgotten: forgetting wins over undo",
+        )
     for other in memory if target.before else ():
         if other.id != target.entry and _SAYS(other) == _SAYS(target.before):
             raise JournalConflictError(

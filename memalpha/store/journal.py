@@ -123,11 +123,11 @@ class Tail:
         else:
             records = self.database.rows(self.ns, self.head.seq)
             faults = log.check(records, self.head, head, self.key)
-        JournalDamagedError.raise_if(
-            faults,
-            f"{self.database.name}, {self.name}: {'; '.join(faults)}",
-            fix="bring a backup back",
-        )
+        if faults:
+            raise JournalDamagedError(
+                f"{self.database.name}, {self.name}: {'; '.join(faults)}",
+                fix="bring a backup back",
+            )
         self.head = head
         return records
 
@@ -166,16 +166,16 @@ class Journal(AbstractContextManager["Journal"]):
         ``key`` of the hashes: nobody can rewrite the log unnoticed without it. ``wait``: seconds
         for another writer, then JournalBusyError. JournalDamagedError if the store is damaged.
         """
-        InputError.raise_if(
-            key is not None and (not isinstance(key, bytes) or not key),
-            f"a key of type {type(key).__name__}",
-            expected="bytes, not empty, or None for a store without a key",
-        )
-        InputError.raise_if(
-            not 0 <= wait <= _LONGEST_WAIT,
-            f"a wait of {wait!r} s",
-            expected=f"seconds, 0 to {_LONGEST_WAIT:,}",
-        )
+        if key is not None and (not isinstance(key, bytes) or not key):
+            raise InputError(
+                f"a key of type {type(key).__name__}",
+                expected="bytes, not empty, or None for a store without a key",
+            )
+        if not 0 <= wait <= _LONGEST_WAIT:
+            raise InputError(
+                f"a wait of {wait!r} s",
+                expected=f"seconds, 0 to {_LONGEST_WAIT:,}",
+            )
         return cls(connect(str(url), wait), key)
 
     def __exit__(self, *_: object) -> None:
@@ -288,11 +288,11 @@ class Journal(AbstractContextManager["Journal"]):
     # the registry
     def registration(self, namespace: Namespace) -> Record:
         """Return the record of a namespace; InputError if it does not exist."""
-        InputError.raise_if(
-            namespace not in self.registered,
-            f"no namespace {namespace}",
-            fix="memalpha journal namespaces STORE lists them",
-        )
+        if namespace not in self.registered:
+            raise InputError(
+                f"no namespace {namespace}",
+                fix="memalpha journal namespaces STORE lists them",
+            )
         return self.registered[namespace]
 
     def now(self) -> str:
@@ -617,11 +617,11 @@ class DurableMemory:
             self._follow()
             records = self._records()
         if isinstance(at, datetime):
-            InputError.raise_if(
-                at.tzinfo is None,
-                f"the time {at} has no time zone",
-                expected=f"such as {at.isoformat()}Z",
-            )
+            if at.tzinfo is None:
+                raise InputError(
+                    f"the time {at} has no time zone",
+                    expected=f"such as {at.isoformat()}Z",
+                )
             while records and datetime.fromisoformat(records[-1].time) > at:
                 records.pop()
         elif not 0 <= at <= len(records):
@@ -654,16 +654,16 @@ class DurableMemory:
         """
         with self._changing():
             events = events_of(self._records())
-            InputError.raise_if(
-                seq not in range(1, len(events) + 1),
-                f"operation {seq!r} cannot be undone",
-                expected=f"the number of an operation, up to {len(events)}",
-            )
-            InputError.raise_if(
-                events[seq - 1].kind == RecordKind.READ,
-                f"operation {seq} cannot be undone: it only says what an import has read",
-                expected="the number of an operation that wrote an entry or a line",
-            )
+            if seq not in range(1, len(events) + 1):
+                raise InputError(
+                    f"operation {seq!r} cannot be undone",
+                    expected=f"the number of an operation, up to {len(events)}",
+                )
+            if events[seq - 1].kind == RecordKind.READ:
+                raise InputError(
+                    f"operation {seq} cannot be undone: it only says what an import has read",
+                    expected="the number of an operation that wrote an entry or a line",
+                )
             first = len(events) + 1
             numbers = call_of(events, seq)
             call = first if len(numbers) > 1 else None
@@ -704,11 +704,12 @@ class DurableMemory:
             there = [event for event in events if event.entry and not event.forgotten]
             ids = {entry_id, *also}
             missing = sorted(ids.difference(event.entry for event in there))
-            InputError.raise_if(
-                missing,
-                f"nothing of an entry {', '.join(map(repr, missing))} is left in {self.namespace}",
-                expected="the id of an entry or line",
-            )
+            if missing:
+                raise InputError(
+                    f"nothing of an entry {', '.join(map(repr, missing))} is left in "
+                    f"{self.namespace}",
+                    expected="the id of an entry or line",
+                )
             contents = _texts(there, ids)
             of_ids = [event for event in events if event.entry in ids]
             ids = ids.union(*lines_by_operation(events, of_ids).values()).difference(keep)

@@ -43,11 +43,11 @@ class Namespace:
         for part in ("user", "agent", "session"):
             name = getattr(self, part)
             fits = isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()
-            InputError.raise_if(
-                not fits or name != name.strip(),
-                f"{part} of a namespace is {name!r}",
-                expected="1 to 200 printable characters, no spaces around",
-            )
+            if not fits or name != name.strip():
+                raise InputError(
+                    f"{part} of a namespace is {name!r}",
+                    expected="1 to 200 printable characters, no spaces around",
+                )
 
     def __str__(self) -> str:
         return f"{self.user}/{self.agent}/{self.session}"

@@ -61,11 +61,11 @@ def written(
     if writer:
         memories = _memories(instances, agent, writer, dtype, device)
     else:
-        InputError.raise_if(
-            not agent.config.archive,
-            "role asker without a writer and without an archive, so that nothing is kept",
-            expected="writer: the folder of a trained agent, or archive: true",
-        )
+        if not agent.config.archive:
+            raise InputError(
+                "role asker without a writer and without an archive, so that nothing is kept",
+                expected="writer: the folder of a trained agent, or archive: true",
+            )
         memories = []
         for instance in instances:
             memory = agent.new_memory()
@@ -83,11 +83,11 @@ def _memories(
     config = AgentConfig.load(writer)
     policy = load_policy_model(base_of(writer), adapter=writer, dtype=dtype)
     step = AgentStep(config, policy.tokenizer)
-    InputError.raise_if(
-        step.schema != agent.schema,
-        f"the writer {writer!r} has the schema {step.schema.name!r}",
-        expected=f"that of the asker, {agent.schema.name!r}",
-    )
+    if step.schema != agent.schema:
+        raise InputError(
+            f"the writer {writer!r} has the schema {step.schema.name!r}",
+            expected=f"that of the asker, {agent.schema.name!r}",
+        )
     generator = HFGenerator(policy.model.to(device).eval(), policy.tokenizer)
     rollouts = run_rollouts(instances, step, generator, Sampling(config.max_completion_length))
     return [rollout.memory for rollout in rollouts]

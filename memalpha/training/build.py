@@ -71,31 +71,31 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
     """
     run = arguments.run
     seed = arguments.trl_arguments.seed
-    InputError.raise_if(
-        training and not run.train_data,
-        "train_data is empty",
-        expected="a prepared folder, a file of instances, or the name of a generated one",
-    )
-    InputError.raise_if(
-        training and run.warm_start_steps and run.adapter,
-        f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which "
-        "would not be used",
-        expected="one of the two",
-        fix="memalpha warmup --adapter goes on from an adapter",
-    )
+    if training and not run.train_data:
+        raise InputError(
+            "train_data is empty",
+            expected="a prepared folder, a file of instances, or the name of a generated one",
+        )
+    if training and run.warm_start_steps and run.adapter:
+        raise InputError(
+            f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which "
+            "would not be used",
+            expected="one of the two",
+            fix="memalpha warmup --adapter goes on from an adapter",
+        )
     train = load_data(run.train_data, run.train_options, seed) if training else []
     held_out = load_data(run.eval_data, run.eval_options, seed) if run.eval_data else []
     validation, held_out = split_held_out(run, held_out)
-    InputError.raise_if(
-        run.validation_instances and arguments.trl_arguments.eval_strategy == "no",
-        "validation_instances without eval_strategy",
-        expected="eval_strategy: steps",
-    )
-    InputError.raise_if(
-        arguments.trl_arguments.eval_strategy != "no" and not held_out,
-        "eval_strategy is 'steps', and there are no held-out instances",
-        fix="add --eval_data",
-    )
+    if run.validation_instances and arguments.trl_arguments.eval_strategy == "no":
+        raise InputError(
+            "validation_instances without eval_strategy",
+            expected="eval_strategy: steps",
+        )
+    if arguments.trl_arguments.eval_strategy != "no" and not held_out:
+        raise InputError(
+            "eval_strategy is 'steps', and there are no held-out instances",
+            fix="add --eval_data",
+        )
     set_seed(seed)  # new adapters are equal on every rank; FSDP2 does not copy them from rank 0
     model, tokenizer = load_policy(run, trained=training, top_layers=run.train_layers)
     agent = AgentStep(arguments.agent, tokenizer)
@@ -143,15 +143,15 @@ def check_notation(policy: str, agent: AgentStep) -> None:
     # tools of another schema are code that nobody has named: it is not imported to be compared
     same = _tools_of(saved.schema) == _tools_of(agent.config.schema)
     same = same and MemorySchema.load(saved.schema) == agent.schema
-    InputError.raise_if(
-        saved.codec != agent.config.codec or not same,
-        f"{policy!r} was trained with schema {Path(saved.schema).name!r} and codec "
-        f"{saved.codec!r}, and the run has {Path(agent.config.schema).name!r} and "
-        f"{agent.config.codec!r}",
-        expected="the same: it would write what is not read",
-        fix=f"--schema {Path(saved.schema).name} --codec {saved.codec}, or teach the other by "
-        "memalpha warmup --adapter",
-    )
+    if saved.codec != agent.config.codec or not same:
+        raise InputError(
+            f"{policy!r} was trained with schema {Path(saved.schema).name!r} and codec "
+            f"{saved.codec!r}, and the run has {Path(agent.config.schema).name!r} and "
+            f"{agent.config.codec!r}",
+            expected="the same: it would write what is not read",
+            fix=f"--schema {Path(saved.schema).name} --codec {saved.codec}, or teach the other by "
+            "memalpha warmup --adapter",
+        )
 
 
 def _tools_of(schema: str) -> object:
@@ -172,16 +172,16 @@ def make_scorer(
         for index, chunk in enumerate(instance.chunks):
             agent.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
     reader = make_reader(run, agent, model, agent.encoder.tokenizer)
-    InputError.raise_if(
-        arguments.reward.graded_accuracy and opens_thinking(agent.encoder.tokenizer),
-        "graded_accuracy with a model that thinks before it answers",
-        expected="a model whose chat template opens no thinking",
-    )
-    InputError.raise_if(
-        arguments.reward.graded_accuracy and isinstance(reader, Asker),
-        f"graded_accuracy with the asker {run.reader_adapter!r}",
-        expected="a reader that answers at once",
-    )
+    if arguments.reward.graded_accuracy and opens_thinking(agent.encoder.tokenizer):
+        raise InputError(
+            "graded_accuracy with a model that thinks before it answers",
+            expected="a model whose chat template opens no thinking",
+        )
+    if arguments.reward.graded_accuracy and isinstance(reader, Asker):
+        raise InputError(
+            f"graded_accuracy with the asker {run.reader_adapter!r}",
+            expected="a reader that answers at once",
+        )
     judge = judges.EndpointAnswerJudge(run.judge_client()) if run.has_judge else None
     grade = None
     if arguments.reward.graded_accuracy and isinstance(reader, readers.ModelReader):
@@ -211,11 +211,11 @@ def split_held_out(
     total = len(instances)
     places = {place * total // count for place in range(min(count, total))}
     rest = [instance for place, instance in enumerate(instances) if place not in places]
-    InputError.raise_if(
-        instances and not rest,
-        f"validation_instances is {count}",
-        expected=f"fewer than the {total} held-out instances",
-    )
+    if instances and not rest:
+        raise InputError(
+            f"validation_instances is {count}",
+            expected=f"fewer than the {total} held-out instances",
+        )
     return [instances[place] for place in sorted(places)], rest[: run.eval_instances or None]
 
 
@@ -336,11 +336,11 @@ def check_layers(model: PreTrainedModel, options: PolicyOptions) -> None:
         if isinstance(module, torch.nn.Linear) and module is not head
     ]
     for target in () if options.lora_targets == "all-linear" else options.lora_targets:
-        InputError.raise_if(
-            not any(layer.endswith(f".{target}") for layer in layers),
-            f"lora_targets names {target!r}, which fits no layer below the head",
-            expected=f"the end of a name such as {layers[0][1:]}",
-        )
+        if not any(layer.endswith(f".{target}") for layer in layers):
+            raise InputError(
+                f"lora_targets names {target!r}, which fits no layer below the head",
+                expected=f"the end of a name such as {layers[0][1:]}",
+            )
 
 
 def make_reader(
@@ -375,19 +375,19 @@ def make_judge(
         return judges.EndpointContentJudge(run.judge_client())
     facts: dict[str, tuple[Fact, ...]] = {}
     for instance in instances:
-        InputError.raise_if(
-            facts.setdefault(instance.id, instance.facts) != instance.facts,
-            f"two instances with different facts are called {instance.id!r}",
-            expected="ids that are unique over training and held-out data",
-            fix="prepare with another seed",
-        )
+        if facts.setdefault(instance.id, instance.facts) != instance.facts:
+            raise InputError(
+                f"two instances with different facts are called {instance.id!r}",
+                expected="ids that are unique over training and held-out data",
+                fix="prepare with another seed",
+            )
     bare = [instance.id for instance in instances if not instance.facts]
-    InputError.raise_if(
-        bare and run.content_judge == "facts",
-        f"content_judge is 'facts', and instance {bare[:1]} has no annotated facts",
-        expected="generated data with annotations",
-        fix="set content_judge: auto, or grounded",
-    )
+    if bare and run.content_judge == "facts":
+        raise InputError(
+            f"content_judge is 'facts', and instance {bare[:1]} has no annotated facts",
+            expected="generated data with annotations",
+            fix="set content_judge: auto, or grounded",
+        )
     annotated = {name: each for name, each in facts.items() if each}
     return judges.FactContentJudge(annotated, sections)
 

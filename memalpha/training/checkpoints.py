@@ -119,11 +119,11 @@ def _explained(checkpoint: object) -> Iterator[None]:
 def check_weights(pending: Sequence[UpdateBatch], weighs: bool, name: str) -> None:
     """Raise RunFolderError if pending rows need importance weights (``weighs``) and have none."""
     without = any(row.weight is None for batch in pending for row in batch.rows)
-    RunFolderError.raise_if(
-        weighs and without,
-        f"{name} stands amid rollouts that were drawn without importance weights",
-        expected="the generator that drew them; it may change after the draw's last step",
-    )
+    if weighs and without:
+        raise RunFolderError(
+            f"{name} stands amid rollouts that were drawn without importance weights",
+            expected="the generator that drew them; it may change after the draw's last step",
+        )
 
 
 class WithoutArguments(_Trainer):  # type: ignore[misc]
@@ -194,11 +194,11 @@ class WholeCheckpoints(WithoutArguments):
         problem = f"{checkpoint.name} was written by {wrote} processes, and there are {now}"
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
         why = "its optimizer is sharded" if sharded else "it stands amid a batch of rollouts"
-        RunFolderError.raise_if(
-            sharded or any(checkpoint.glob("rows_*.pt")),
-            f"{problem}; {why}",
-            expected=f"{wrote} processes",
-        )
+        if sharded or any(checkpoint.glob("rows_*.pt")):
+            raise RunFolderError(
+                f"{problem}; {why}",
+                expected=f"{wrote} processes",
+            )
         logger.warning("%s: from here on, rollouts have other random numbers", problem)
 
     def load_best(self) -> int:
@@ -210,11 +210,11 @@ class WholeCheckpoints(WithoutArguments):
         if best != now:
             path = Path(self.args.output_dir) / f"checkpoint-{best}"
             reason = damage(path)
-            RunFolderError.raise_if(
-                reason,
-                f"{path.name}, the best one, cannot be loaded: {reason}",
-                expected="it as it was saved",
-            )
+            if reason:
+                raise RunFolderError(
+                    f"{path.name}, the best one, cannot be loaded: {reason}",
+                    expected="it as it was saved",
+                )
             self.state.best_model_checkpoint = str(path)
             self._load_best_model()
             self.state.best_model_checkpoint = None

@@ -245,28 +245,28 @@ class PolicyOptions(Options):
     def check(self) -> None:
         """Check combinations of options."""
         other = f"the adapter {self.adapter!r}" if self.adapter else "load_in_4bit"
-        InputError.raise_if(
-            self.full_finetuning and (self.adapter or self.load_in_4bit),
-            f"full_finetuning with {other}",
-            expected="one of the two",
-        )
-        InputError.raise_if(
-            self.full_finetuning and self.dtype not in ("float32", "auto"),
-            f"full_finetuning with dtype {self.dtype}",
-            expected="float32: a step of 1e-6 is lost in the rounding of a weight of 16 bits",
-            fix="set bf16: true, which computes in bfloat16 only",
-        )
+        if self.full_finetuning and (self.adapter or self.load_in_4bit):
+            raise InputError(
+                f"full_finetuning with {other}",
+                expected="one of the two",
+            )
+        if self.full_finetuning and self.dtype not in ("float32", "auto"):
+            raise InputError(
+                f"full_finetuning with dtype {self.dtype}",
+                expected="float32: a step of 1e-6 is lost in the rounding of a weight of 16 bits",
+                fix="set bf16: true, which computes in bfloat16 only",
+            )
         wrong = NOT_INIT & self.model_init_kwargs.keys()
-        InputError.raise_if(
-            wrong,
-            f"model_init_kwargs holds {', '.join(sorted(wrong))}",
-            expected="the options dtype and load_in_4bit",
-        )
-        InputError.raise_if(
-            self.load_in_4bit and not find_spec("bitsandbytes"),
-            "load_in_4bit needs bitsandbytes, which is not installed",
-            fix="pip install bitsandbytes",
-        )
+        if wrong:
+            raise InputError(
+                f"model_init_kwargs holds {', '.join(sorted(wrong))}",
+                expected="the options dtype and load_in_4bit",
+            )
+        if self.load_in_4bit and not find_spec("bitsandbytes"):
+            raise InputError(
+                "load_in_4bit needs bitsandbytes, which is not installed",
+                fix="pip install bitsandbytes",
+            )
 
 
 @dataclass(frozen=True)
@@ -368,42 +368,42 @@ class RunOptions(PolicyOptions, EndpointOptions):
         """
         super().check()
         self._check_generator()
-        InputError.raise_if(
-            (self.rollout_cut or self.rollout_coverage < 1) and not self.rollout_chunks,
-            "rollout_cut or rollout_coverage without rollout_chunks",
-            expected="how many chunks a rollout reads",
-        )
-        InputError.raise_if(
-            self.staleness and self.reader == "base",
-            f"reader 'base' with staleness {self.staleness}",
-            expected="another reader: the policy cannot draw and answer at once",
-        )
-        InputError.raise_if(
-            (self.reader == "trained") is not bool(self.reader_adapter),
-            f"reader {self.reader} with reader_adapter {self.reader_adapter!r}",
-            expected="reader: trained, and the folder of a reader",
-        )
-        InputError.raise_if(
-            self.writer and self.role != "asker",
-            f"writer {self.writer!r} with role {self.role}",
-            expected="role: asker, which asks about the memories of a writer",
-        )
-        InputError.raise_if(
-            self.role == "asker" and (self.reader != "recall" or self.rollout_chunks),
-            f"role asker with reader {self.reader}, rollout_chunks {self.rollout_chunks}",
-            expected="reader recall and rollout_chunks 0: it answers, and reads no chunks",
-        )
-        InputError.raise_if(
-            self.role == "asker" and self.warm_start_steps,
-            f"role asker with warm_start_steps {self.warm_start_steps}",
-            expected="0: a warm start in a run teaches a writer",
-            fix="memalpha warmup --teaches asker, then --adapter",
-        )
-        InputError.raise_if(
-            self.role == "asker" and self.credit != "trajectory",
-            f"role asker with credit {self.credit}",
-            expected="credit trajectory: all turns are for one answer",
-        )
+        if (self.rollout_cut or self.rollout_coverage < 1) and not self.rollout_chunks:
+            raise InputError(
+                "rollout_cut or rollout_coverage without rollout_chunks",
+                expected="how many chunks a rollout reads",
+            )
+        if self.staleness and self.reader == "base":
+            raise InputError(
+                f"reader 'base' with staleness {self.staleness}",
+                expected="another reader: the policy cannot draw and answer at once",
+            )
+        if (self.reader == "trained") is not bool(self.reader_adapter):
+            raise InputError(
+                f"reader {self.reader} with reader_adapter {self.reader_adapter!r}",
+                expected="reader: trained, and the folder of a reader",
+            )
+        if self.writer and self.role != "asker":
+            raise InputError(
+                f"writer {self.writer!r} with role {self.role}",
+                expected="role: asker, which asks about the memories of a writer",
+            )
+        if self.role == "asker" and (self.reader != "recall" or self.rollout_chunks):
+            raise InputError(
+                f"role asker with reader {self.reader}, rollout_chunks {self.rollout_chunks}",
+                expected="reader recall and rollout_chunks 0: it answers, and reads no chunks",
+            )
+        if self.role == "asker" and self.warm_start_steps:
+            raise InputError(
+                f"role asker with warm_start_steps {self.warm_start_steps}",
+                expected="0: a warm start in a run teaches a writer",
+                fix="memalpha warmup --teaches asker, then --adapter",
+            )
+        if self.role == "asker" and self.credit != "trajectory":
+            raise InputError(
+                f"role asker with credit {self.credit}",
+                expected="credit trajectory: all turns are for one answer",
+            )
         if self.reader == "endpoint":
             self.reader_client()
         if self.content_judge == "endpoint" or self.has_judge:
@@ -411,28 +411,28 @@ class RunOptions(PolicyOptions, EndpointOptions):
 
     def _check_generator(self) -> None:
         vllm = self.generator == "vllm"
-        InputError.raise_if(
-            self.vllm_urls and not vllm,
-            f"vllm_urls with generator {self.generator}",
-            expected="generator: vllm",
-        )
-        InputError.raise_if(
-            vllm and self.full_finetuning,
-            "full_finetuning with generator vllm",
-            expected="an adapter, which vLLM can load",
-        )
+        if self.vllm_urls and not vllm:
+            raise InputError(
+                f"vllm_urls with generator {self.generator}",
+                expected="generator: vllm",
+            )
+        if vllm and self.full_finetuning:
+            raise InputError(
+                "full_finetuning with generator vllm",
+                expected="an adapter, which vLLM can load",
+            )
         if vllm and not self.vllm_urls:
-            InputError.raise_if(
-                self.load_in_4bit,
-                "load_in_4bit with vLLM in this process, which would hold another base",
-                expected="vllm_urls, or generator: transformers",
-            )
-            InputError.raise_if(
-                not find_spec("vllm"),
-                "generator vllm needs vLLM, which is not installed",
-                expected="it, or vllm_urls",
-                fix="pip install 'memalpha[vllm]'",
-            )
+            if self.load_in_4bit:
+                raise InputError(
+                    "load_in_4bit with vLLM in this process, which would hold another base",
+                    expected="vllm_urls, or generator: transformers",
+                )
+            if not find_spec("vllm"):
+                raise InputError(
+                    "generator vllm needs vLLM, which is not installed",
+                    expected="it, or vllm_urls",
+                    fix="pip install 'memalpha[vllm]'",
+                )
 
 
 @dataclass(frozen=True)
@@ -489,32 +489,35 @@ class TrainerOptions(Options):
 
     def check(self) -> None:
         """Refuse what would break what holds here, and trackers that are not installed."""
-        InputError.raise_if(
-            self.max_steps == 0,
-            "max_steps is 0",
-            expected="at least 1 step, or -1 for as many as num_train_epochs says",
-        )
-        InputError.raise_if(self.bf16 and self.fp16, "bf16 and fp16", expected="one of the two")
+        if self.max_steps == 0:
+            raise InputError(
+                "max_steps is 0",
+                expected="at least 1 step, or -1 for as many as num_train_epochs says",
+            )
+        if self.bf16 and self.fp16:
+            raise InputError("bf16 and fp16", expected="one of the two")
         for name in self.trl:
             own = "the option of this name" if name in names(type(self)) else ""
             expected = own or REFUSED.get(name, "")
-            InputError.raise_if(expected, f"trl holds {name}", expected=expected)
+            if expected:
+                raise InputError(f"trl holds {name}", expected=expected)
         for name in self.report_to:
-            InputError.raise_if(
-                name in ("tensorboard", "wandb", "trackio") and not find_spec(name),
-                f"report_to names {name}, which is not installed",
-                fix=f"pip install {name}, or report_to: none",
-            )
+            if name in ("tensorboard", "wandb", "trackio") and not find_spec(name):
+                raise InputError(
+                    f"report_to names {name}, which is not installed",
+                    fix=f"pip install {name}, or report_to: none",
+                )
 
     def passed_on(self, kind: type, more: JsonMapping) -> Any:
         """Make the trainer's own ``kind`` of arguments, ``more`` of them given here."""
         for name in self.trl:
             check_name(name, [kind], "trl")
-            InputError.raise_if(
-                name not in PASSED_ON,
-                f"trl holds {name}, which this version does not know",
-                expected=f"one that acts here: {', '.join(sorted(PASSED_ON & set(names(kind))))}",
-            )
+            if name not in PASSED_ON:
+                raise InputError(
+                    f"trl holds {name}, which this version does not know",
+                    expected=f"one that acts here: "
+                    f"{', '.join(sorted(PASSED_ON & set(names(kind))))}",
+                )
         own = {name: getattr(self, name) for name in names(type(self)) if name != "trl"}
         fixed = {"disable_tqdm": True, "ddp_find_unused_parameters": False}
         given = _fitting(self.trl, kind)
@@ -624,31 +627,32 @@ class GRPOOptions(TrainerOptions):
         """Check combinations of options."""
         super().check()
         rollouts = self.per_device_train_batch_size * self.steps_per_generation
-        InputError.raise_if(
-            rollouts % self.num_generations,
-            f"num_generations is {self.num_generations} of {rollouts} rollouts of a process",
-            expected="per_device_train_batch_size x steps_per_generation a multiple of it",
-        )
-        InputError.raise_if(
-            "use_bias_correction_kl" in self.trl and not self.beta,
-            "trl holds use_bias_correction_kl, with beta 0",
-            expected="a beta above 0: without one there is no KL term",
-        )
-        InputError.raise_if(
-            "delta" in self.trl and self.loss_type == "cispo",
-            "trl holds delta, with loss_type cispo",
-            expected="epsilon_high, the bound of cispo",
-        )
-        InputError.raise_if(
-            self.loss_type == "cispo" and not (self.epsilon_high and self.epsilon_high >= 1),
-            f"epsilon_high is {self.epsilon_high} with loss_type cispo",
-            expected="such as 5.0 (ScaleRL): cispo clips the ratio at it, not at 1 more",
-        )
-        InputError.raise_if(
-            self.load_best_model_at_end and self.save_steps != self.eval_steps,
-            f"load_best_model_at_end: save_steps {self.save_steps}, eval_steps {self.eval_steps}",
-            expected="the same number: the best step needs a checkpoint",
-        )
+        if rollouts % self.num_generations:
+            raise InputError(
+                f"num_generations is {self.num_generations} of {rollouts} rollouts of a process",
+                expected="per_device_train_batch_size x steps_per_generation a multiple of it",
+            )
+        if "use_bias_correction_kl" in self.trl and not self.beta:
+            raise InputError(
+                "trl holds use_bias_correction_kl, with beta 0",
+                expected="a beta above 0: without one there is no KL term",
+            )
+        if "delta" in self.trl and self.loss_type == "cispo":
+            raise InputError(
+                "trl holds delta, with loss_type cispo",
+                expected="epsilon_high, the bound of cispo",
+            )
+        if self.loss_type == "cispo" and not (self.epsilon_high and self.epsilon_high >= 1):
+            raise InputError(
+                f"epsilon_high is {self.epsilon_high} with loss_type cispo",
+                expected="such as 5.0 (ScaleRL): cispo clips the ratio at it, not at 1 more",
+            )
+        if self.load_best_model_at_end and self.save_steps != self.eval_steps:
+            raise InputError(
+                f"load_best_model_at_end: save_steps {self.save_steps}, eval_steps "
+                f"{self.eval_steps}",
+                expected="the same number: the best step needs a checkpoint",
+            )
 
     def arguments(self, **more: Any) -> GRPOConfig:
         """Return TRL's arguments, ``more`` of them given here."""
@@ -680,21 +684,21 @@ def check_together(run: RunOptions, reward: RewardConfig, trainer: GRPOOptions) 
     size = trainer.num_generations
     groups = trainer.per_device_train_batch_size * trainer.steps_per_generation // size
     make_credit(run.credit).check(run, size)
-    InputError.raise_if(
-        run.gradient_variance and (groups % 2 or trainer.steps_per_generation > 1),
-        f"gradient_variance with {groups} instances in {trainer.steps_per_generation} steps",
-        expected="an even number in each process, which has two halves, in one step",
-    )
-    InputError.raise_if(
-        run.role == "asker" and reward.immediate_weight,
-        f"role asker with immediate_weight {reward.immediate_weight}",
-        expected="0: it reads no chunks to be asked after",
-    )
-    InputError.raise_if(
-        reward.graded_accuracy and run.reader not in ("base", "trained"),
-        f"graded_accuracy with reader {run.reader}",
-        expected="reader base or trained, whose model says how probable an answer is",
-    )
+    if run.gradient_variance and (groups % 2 or trainer.steps_per_generation > 1):
+        raise InputError(
+            f"gradient_variance with {groups} instances in {trainer.steps_per_generation} steps",
+            expected="an even number in each process, which has two halves, in one step",
+        )
+    if run.role == "asker" and reward.immediate_weight:
+        raise InputError(
+            f"role asker with immediate_weight {reward.immediate_weight}",
+            expected="0: it reads no chunks to be asked after",
+        )
+    if reward.graded_accuracy and run.reader not in ("base", "trained"):
+        raise InputError(
+            f"graded_accuracy with reader {run.reader}",
+            expected="reader base or trained, whose model says how probable an answer is",
+        )
 
 
 def parse_train_arguments(

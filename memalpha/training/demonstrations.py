@@ -77,19 +77,19 @@ def demonstrate(
             operations = teacher(instance, index, memory, rng)
             text = agent.write(memory, operations)
             completion = (*agent.encoder.untrusted(text), end_token)
-            InputError.raise_if(
-                len(completion) > limit,
-                f"a demonstration of {instance.id} has {len(completion)} tokens",
-                expected=f"at most max_completion_length = {limit}",
-                fix="raise max_completion_length",
-            )
+            if len(completion) > limit:
+                raise InputError(
+                    f"a demonstration of {instance.id} has {len(completion)} tokens",
+                    expected=f"at most max_completion_length = {limit}",
+                    fix="raise max_completion_length",
+                )
             results = agent.apply(memory, index, chunk, text).results
             failures = [result.message for result in results if not result.ok]
-            InputError.raise_if(
-                failures,
-                f"the teacher's call fails on {instance.id}: {', '.join(failures[:1])}",
-                expected="calls that succeed",
-            )
+            if failures:
+                raise InputError(
+                    f"the teacher's call fails on {instance.id}: {', '.join(failures[:1])}",
+                    expected="calls that succeed",
+                )
             yield Row(prompt.ids, completion, prompt.shared), operations
 
 

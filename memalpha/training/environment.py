@@ -46,17 +46,17 @@ class MemoryEnvironment:
         arguments = parse_train_arguments(words)
         run = arguments.run
         seed = arguments.trl_arguments.seed
-        InputError.raise_if(
-            run.reader == "base" or run.question_share < 1,
-            f"reader {run.reader!r}, question_share {run.question_share} "
-            "in an environment for another trainer",
-            expected="reader recall, trained or endpoint, question_share 1",
-        )
-        InputError.raise_if(
-            run.role == "asker",
-            "role asker in an environment for another trainer",
-            expected="role writer",
-        )
+        if run.reader == "base" or run.question_share < 1:
+            raise InputError(
+                f"reader {run.reader!r}, question_share {run.question_share} "
+                "in an environment for another trainer",
+                expected="reader recall, trained or endpoint, question_share 1",
+            )
+        if run.role == "asker":
+            raise InputError(
+                "role asker in an environment for another trainer",
+                expected="role writer",
+            )
         if make_credit(run.credit).needs_trainer:
             others = [name for name in credit_names() if not make_credit(name).needs_trainer]
             raise InputError(

@@ -23,16 +23,16 @@ def set_float16(training: TrainingArguments) -> None:
 def check_types(dtype: str, training: TrainingArguments) -> None:
     """Raise InputError if the type of the base and that of products do not fit together."""
     computes = training.mixed_precision
-    InputError.raise_if(
-        dtype == "float16" and computes != "fp16",
-        "dtype is float16 without fp16",
-        expected="fp16: true, which scales the loss: small gradients of float16 are 0",
-    )
-    InputError.raise_if(
-        dtype == "bfloat16" and computes == "fp16",
-        "dtype is bfloat16 with fp16",
-        expected="dtype: float16 with fp16: true, or dtype: bfloat16 with bf16: true",
-    )
+    if dtype == "float16" and computes != "fp16":
+        raise InputError(
+            "dtype is float16 without fp16",
+            expected="fp16: true, which scales the loss: small gradients of float16 are 0",
+        )
+    if dtype == "bfloat16" and computes == "fp16":
+        raise InputError(
+            "dtype is bfloat16 with fp16",
+            expected="dtype: float16 with fp16: true, or dtype: bfloat16 with bf16: true",
+        )
 
 
 def check_scaler(accelerator: Accelerator) -> None:
@@ -40,22 +40,22 @@ def check_scaler(accelerator: Accelerator) -> None:
     tried.
     """
     sharded = getattr(accelerator.state, "fsdp_plugin", None) is not None
-    InputError.raise_if(
-        accelerator.mixed_precision == "fp16" and (sharded or accelerator.scaler is None),
-        "fp16 on a CPU, with DeepSpeed or with FSDP",
-        expected="one GPU, or DDP: only there is the loss scaled",
-        fix="set bf16: true, or leave fp16 out",
-    )
+    if accelerator.mixed_precision == "fp16" and (sharded or accelerator.scaler is None):
+        raise InputError(
+            "fp16 on a CPU, with DeepSpeed or with FSDP",
+            expected="one GPU, or DDP: only there is the loss scaled",
+            fix="set bf16: true, or leave fp16 out",
+        )
 
 
 def check_scale(accelerator: Accelerator) -> None:
     """Raise TrainingAborted if the scaler has halved its scale below 1: no scale will do."""
     scaler = accelerator.scaler
-    TrainingAborted.raise_if(
-        scaler is not None and scaler.get_scale() < 1,
-        "the gradient overflows float16 at a loss scale of 1",
-        fix="compute in bfloat16 or float32",
-    )
+    if scaler is not None and scaler.get_scale() < 1:
+        raise TrainingAborted(
+            "the gradient overflows float16 at a loss scale of 1",
+            fix="compute in bfloat16 or float32",
+        )
 
 
 def overflow(model: torch.nn.Module) -> None:

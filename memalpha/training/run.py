@@ -87,12 +87,12 @@ def roll_out(arguments: TrainArguments, report: EventReport = silent) -> JsonObj
     """
     options = arguments.run
     start = time.time()
-    InputError.raise_if(
-        not options.eval_data,
-        "eval_data is empty",
-        expected="held-out instances",
-        fix="add --eval_data",
-    )
+    if not options.eval_data:
+        raise InputError(
+            "eval_data is empty",
+            expected="held-out instances",
+            fix="add --eval_data",
+        )
     path = arguments.trainer.output_dir
     check_place(path, overwrite=options.overwrite, reads=files_read(arguments))
     report("load", {"what": f"{options.model} and {options.eval_data}"})
@@ -177,12 +177,12 @@ def fit(run: Run) -> int:
     with stop.listening():
         trainer.train(resume_from_checkpoint=run.checkpoint and str(run.checkpoint))
     step = int(trainer.state.global_step)
-    TrainingStopped.raise_if(
-        stop.stopped and step < trainer.state.max_steps,
-        f"stopped after step {step} of {trainer.state.max_steps}, saved as "
-        f"{run.folder.path / f'checkpoint-{step}'}\n"
-        "  to go on: the same command with --resume",
-    )
+    if stop.stopped and step < trainer.state.max_steps:
+        raise TrainingStopped(
+            f"stopped after step {step} of {trainer.state.max_steps}, saved as "
+            f"{run.folder.path / f'checkpoint-{step}'}\n"
+            "  to go on: the same command with --resume",
+        )
     return trainer.load_best() if run.arguments.trainer.load_best_model_at_end else step
 
 
@@ -191,11 +191,11 @@ def validate(run: Run, recorder: Recorder) -> dict[str, float]:
     options = run.arguments.trainer
     rows = run.held_out.measure(_validated(run.parts), f"step-{run.trainer.state.global_step:06d}")
     means = recorder.write_validation(rows)
-    InputError.raise_if(
-        options.load_best_model_at_end and math.isnan(means[options.metric_for_best_model]),
-        f"metric_for_best_model is {options.metric_for_best_model!r}, which has no value",
-        expected="accuracy",
-    )
+    if options.load_best_model_at_end and math.isnan(means[options.metric_for_best_model]):
+        raise InputError(
+            f"metric_for_best_model is {options.metric_for_best_model!r}, which has no value",
+            expected="accuracy",
+        )
     return means
 
 
@@ -298,11 +298,12 @@ def build_trainer(arguments: TrainArguments, parts: RunComponents) -> MemoryGRPO
         * splits
         // (trl_arguments.num_generations or 1)
     )
-    InputError.raise_if(
-        len(parts.instances) < groups,
-        f"{len(parts.instances)} training instances are fewer than the {groups} of one step",
-        fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation",
-    )
+    if len(parts.instances) < groups:
+        raise InputError(
+            f"{len(parts.instances)} training instances are fewer than the {groups} of one step",
+            fix="prepare more instances, or lower per_device_train_batch_size or "
+            "steps_per_generation",
+        )
     try:
         with clear_options():
             MemoryGRPOTrainer.get_optimizer_cls_and_kwargs(trl_arguments, parts.model)
@@ -324,17 +325,18 @@ def build_trainer(arguments: TrainArguments, parts: RunComponents) -> MemoryGRPO
             f"push_to_hub: no repository can be made: {error}",
             fix="log in (hf auth login), or leave push_to_hub out",
         ) from error
-    InputError.raise_if(
-        trl_arguments.load_best_model_at_end
-        and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled),
-        "load_best_model_at_end with FSDP or DeepSpeed",
-        expected="false: weights that are sharded hang when loaded",
-    )
-    InputError.raise_if(
-        options.gradient_variance and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled),
-        "gradient_variance with FSDP or DeepSpeed",
-        expected="false: a process has only a part of the gradient",
-    )
+    if trl_arguments.load_best_model_at_end and (
+        trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    ):
+        raise InputError(
+            "load_best_model_at_end with FSDP or DeepSpeed",
+            expected="false: weights that are sharded hang when loaded",
+        )
+    if options.gradient_variance and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
+        raise InputError(
+            "gradient_variance with FSDP or DeepSpeed",
+            expected="false: a process has only a part of the gradient",
+        )
     check_sharding(
         sharding_of(trainer.accelerator),
         options.reader,
@@ -355,12 +357,13 @@ def open_folder(arguments: TrainArguments, parts: RunComponents, dtype: str) -> 
         path = Path(trainer_options.output_dir)
         if options.resume:
             done = max(map(checkpoint_step, checkpoints_in(path)), default=0)
-            RunFolderError.raise_if(
-                0 < trainer_options.max_steps < done,
-                f"max_steps is {trainer_options.max_steps}, and the run has a checkpoint of step "
-                f"{done}",
-                expected=f"{done} or more",
-            )
+            if 0 < trainer_options.max_steps < done:
+                raise RunFolderError(
+                    f"max_steps is {trainer_options.max_steps}, and the run has a checkpoint of "
+                    "step "
+                    f"{done}",
+                    expected=f"{done} or more",
+                )
         rollouts = trainer_options.per_device_train_batch_size * state.num_processes
         inputs = {**_inputs(parts), "run": {"rollouts of a step": rollouts}}
         about = {**environment(state.num_processes), "dtype": dtype}
@@ -379,13 +382,13 @@ def open_folder(arguments: TrainArguments, parts: RunComponents, dtype: str) -> 
 def check_options_of_then(folder: RunFolder) -> None:
     """Raise RunFolderError for a run that was begun with an option that is gone."""
     for name, instead in REPLACED.items():
-        RunFolderError.raise_if(
-            name in folder.config,
-            f"{str(folder.path)!r} was begun with {name}: {folder.config.get(name)}, an option "
-            "that is gone",
-            expected=instead,
-            fix="train anew, or go on with the version that began it",
-        )
+        if name in folder.config:
+            raise RunFolderError(
+                f"{str(folder.path)!r} was begun with {name}: {folder.config.get(name)}, an option "
+                "that is gone",
+                expected=instead,
+                fix="train anew, or go on with the version that began it",
+            )
 
 
 def _inputs(parts: RunComponents) -> dict[str, JsonObject]:
@@ -423,14 +426,15 @@ def last_checkpoint(folder: RunFolder, report: EventReport) -> Path | None:
     newest: list[Any] = [None]
     if state.is_main_process:
         newest[0], damaged = newest_whole(checkpoints_in(folder.path))
-        RunFolderError.raise_if(
-            damaged and not newest[0],
-            f"{str(folder.path)!r} has no checkpoint to go on from: "
-            + "; ".join(f"{name}: {reason}" for name, reason in damaged.items()),
-            expected="one whole checkpoint",
-            fix="put one back from a copy; to begin again with step 1, give --overwrite in place "
-            "of --resume",
-        )
+        if damaged and not newest[0]:
+            raise RunFolderError(
+                f"{str(folder.path)!r} has no checkpoint to go on from: "
+                + "; ".join(f"{name}: {reason}" for name, reason in damaged.items()),
+                expected="one whole checkpoint",
+                fix="put one back from a copy; to begin again with step 1, give --overwrite in "
+                "place "
+                "of --resume",
+            )
         folder.drop_after(checkpoint_step(newest[0]) if newest[0] else 0)
         name = newest[0].name if newest[0] else "step 0: no checkpoint was made yet"
         report("resume", {"checkpoint": name, "damaged": damaged})

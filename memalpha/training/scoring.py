@@ -175,12 +175,14 @@ def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[s
     step; shows the first error.
     """
     unknown = "none; no questions, or a function of rewards returned None"
-    TrainingAborted.raise_if(
-        total and masked / total > limit,
-        f"{masked} of {total} rollouts could not be scored, more than max_masked_share = {limit}\n"
-        f"  first failure: {next(filter(None, errors), unknown)}",
-        fix="see that reader and judge work; raise max_masked_share only if failures are expected",
-    )
+    if total and masked / total > limit:
+        raise TrainingAborted(
+            f"{masked} of {total} rollouts could not be scored, more than max_masked_share = "
+            f"{limit}\n"
+            f"  first failure: {next(filter(None, errors), unknown)}",
+            fix="see that reader and judge work; raise max_masked_share only if failures are "
+            "expected",
+        )
 
 
 def score_parts(

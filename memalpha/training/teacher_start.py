@@ -27,11 +27,11 @@ def start_from_teacher(
     ends each of these after a chunk drawn from the seed, with the questions as of then. 0: the
     teacher has read nothing. InputError if none has facts.
     """
-    InputError.raise_if(
-        chunks and not any(instance.facts for instance in instances),
-        f"rollout_chunks is {chunks}, and no instance has annotated facts",
-        expected="data with annotated facts, such as synthetic",
-    )
+    if chunks and not any(instance.facts for instance in instances):
+        raise InputError(
+            f"rollout_chunks is {chunks}, and no instance has annotated facts",
+            expected="data with annotated facts, such as synthetic",
+        )
     teacher = TeacherConfig((coverage, 1.0), dates=agent.config.show_times)
     started = []
     for instance in instances:

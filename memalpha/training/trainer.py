@@ -135,12 +135,12 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             parameter.data = data.to(parameter.device)  # where small steps are lost
         if self.ref_model is not None:
             prepare_policy(self.accelerator.unwrap_model(self.ref_model))
-        InputError.raise_if(
-            self.aux_loss_enabled,
-            "router_aux_loss_coef of a mixture of experts",
-            expected="0",
-            fix="set router_aux_loss_coef: 0",
-        )
+        if self.aux_loss_enabled:
+            raise InputError(
+                "router_aux_loss_coef of a mixture of experts",
+                expected="0",
+                fix="set router_aux_loss_coef: 0",
+            )
         # Not vLLM itself: TRL's switch for importance weights. Log-probabilities that are kept were
         # drawn with other rounding, or by an older policy, so the loss needs such weights.
         self.use_vllm = bool(getattr(generator, "logprobs", False))
@@ -287,12 +287,12 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
                 self._record({"sampling/masked": (of_all == 0).double().mean().item()})
         is_first = not self.update_batches
         mean = statistics[f"{GAP}/mean"]
-        InputError.raise_if(
-            is_first and isinstance(self.generator, AdapterEngine) and mean > MOST_APART,
-            f"log-probabilities of vLLM differ from the policy's by {mean:.2f}",
-            expected=f"at most {MOST_APART}",
-            fix="serve the base model that is trained",
-        )
+        if is_first and isinstance(self.generator, AdapterEngine) and mean > MOST_APART:
+            raise InputError(
+                f"log-probabilities of vLLM differ from the policy's by {mean:.2f}",
+                expected=f"at most {MOST_APART}",
+                fix="serve the base model that is trained",
+            )
 
     def _logps(
         self, model: Any, rows: Sequence[TrainingRow], compute_entropy: bool = False
@@ -393,12 +393,13 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         # DeepSpeed's engine has stepped already
         stepped = self.accelerator.distributed_type is DistributedType.DEEPSPEED
         most = self.options.max_skipped_steps
-        TrainingAborted.raise_if(
-            self.skipped_in_a_row > (0 if stepped else most),
-            f"step {step}: loss or gradient is not finite{at_scale}, {self.skipped_in_a_row} steps "
-            f"in a row (max_skipped_steps = {most})",
-            fix="lower learning_rate or max_grad_norm, and see the rewards in trajectories/",
-        )
+        if self.skipped_in_a_row > (0 if stepped else most):
+            raise TrainingAborted(
+                f"step {step}: loss or gradient is not finite{at_scale}, {self.skipped_in_a_row} "
+                "steps "
+                f"in a row (max_skipped_steps = {most})",
+                fix="lower learning_rate or max_grad_norm, and see the rewards in trajectories/",
+            )
         return not skip
 
     # Rollouts ------------------------------------------------------------------------------------

@@ -94,16 +94,16 @@ class WarmupOptions(PolicyOptions):
     def check(self) -> None:
         """Check combinations of options."""
         super().check()
-        InputError.raise_if(
-            not self.data,
-            "data is empty",
-            expected="a prepared folder, a file of instances, or the name of a generated one",
-        )
-        InputError.raise_if(
-            self.teaches != "policy" and self.rollout_chunks,
-            f"rollout_chunks with teaches: {self.teaches}",
-            fix="leave it out",
-        )
+        if not self.data:
+            raise InputError(
+                "data is empty",
+                expected="a prepared folder, a file of instances, or the name of a generated one",
+            )
+        if self.teaches != "policy" and self.rollout_chunks:
+            raise InputError(
+                f"rollout_chunks with teaches: {self.teaches}",
+                fix="leave it out",
+            )
 
 
 @dataclass(frozen=True)
@@ -172,12 +172,13 @@ def _train(arguments: WarmupRunOptions, target: Path, report: EventReport) -> No
     demonstrations, operations = make_demonstrations(warmup, agent, end, training.seed)
     positions = context_of(model.config)
     longest = max(len((*row.prompt_ids, *row.completion_ids)) for row in demonstrations)
-    InputError.raise_if(
-        positions and longest > positions,
-        f"a demonstration has {longest} tokens, prompt and completion together, and the model "
-        f"takes {positions}" + (" (its window)" if positions == window_of(model.config) else ""),
-        fix="lower view_tokens, or prepare the data with shorter chunks",
-    )
+    if positions and longest > positions:
+        raise InputError(
+            f"a demonstration has {longest} tokens, prompt and completion together, and the model "
+            f"takes {positions}"
+            + (" (its window)" if positions == window_of(model.config) else ""),
+            fix="lower view_tokens, or prepare the data with shorter chunks",
+        )
     for row in demonstrations:
         check_tokens((*row.prompt_ids, *row.completion_ids), model.config)
     with clear_options():
@@ -195,11 +196,11 @@ def _train(arguments: WarmupRunOptions, target: Path, report: EventReport) -> No
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     trained = [each for each in model.parameters() if each.requires_grad and not is_apart(each)]
-    TrainingAborted.raise_if(
-        not all(each.isfinite().all() for each in trained),
-        f"weights are not finite after step {trainer.state.global_step} of the warm start",
-        fix="lower learning_rate",
-    )
+    if not all(each.isfinite().all() for each in trained):
+        raise TrainingAborted(
+            f"weights are not finite after step {trainer.state.global_step} of the warm start",
+            fix="lower learning_rate",
+        )
     name_base(model, warmup.model)
     trainer.save_model(str(target))
     if trainer.is_world_process_zero():
@@ -220,20 +221,20 @@ def _train(arguments: WarmupRunOptions, target: Path, report: EventReport) -> No
 
 
 def _check_place(target: Path, warmup: WarmupOptions) -> None:
-    RunFolderError.raise_if(
-        Path(warmup.model).is_dir() and target.resolve() == Path(warmup.model).resolve(),
-        f"output_dir {str(target)!r} is the base model's folder",
-        expected="another folder",
-    )
+    if Path(warmup.model).is_dir() and target.resolve() == Path(warmup.model).resolve():
+        raise RunFolderError(
+            f"output_dir {str(target)!r} is the base model's folder",
+            expected="another folder",
+        )
     if holds_something(target):
         others = [path for path in target.iterdir() if path.name != LOCK_FILE]
         ours = (target / WARMUP_RECORD).is_file() or set(others) <= set(checkpoints_in(target))
-        RunFolderError.raise_if(
-            not (ours and warmup.overwrite),
-            f"{str(target)!r} exists already" + ("" if ours else " and holds no warm start"),
-            expected="a new folder or a warm start's",
-            fix="add --overwrite" if ours else "choose another --output_dir",
-        )
+        if not (ours and warmup.overwrite):
+            raise RunFolderError(
+                f"{str(target)!r} exists already" + ("" if ours else " and holds no warm start"),
+                expected="a new folder or a warm start's",
+                fix="add --overwrite" if ours else "choose another --output_dir",
+            )
         reads = {
             "model": [warmup.model],
             "adapter": [warmup.adapter],
@@ -258,12 +259,12 @@ def make_demonstrations(
         share = warmup.unknown_share
         return demonstrate_reading(instances, agent, teacher, end_token, seed, share), []
     if warmup.teaches == "asker":
-        InputError.raise_if(
-            not agent.config.searches or not agent.config.archive,
-            f"teaches: asker with searches {agent.config.searches} and archive "
-            f"{agent.config.archive}",
-            expected="searches 1 or more, and archive true: where its evidence stands",
-        )
+        if not agent.config.searches or not agent.config.archive:
+            raise InputError(
+                f"teaches: asker with searches {agent.config.searches} and archive "
+                f"{agent.config.archive}",
+                expected="searches 1 or more, and archive true: where its evidence stands",
+            )
         return list(demonstrate_asking(instances, agent, teacher, end_token, seed)), []
     instances = start_from_teacher(instances, agent, warmup.rollout_chunks, seed)
     demonstrations: list[Row] = []
@@ -308,11 +309,12 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
             part = {"rows": [rows[i] for i in pack], "count": count}
             with using(self._products), sync:
                 total = total + super().training_step(model, part, num_items_in_batch)
-        TrainingAborted.raise_if(
-            self.accelerator.scaler is None and not total.isfinite(),  # a scaler skips such a step
-            f"the loss of step {self.state.global_step + 1} of the warm start is {total.item()}",
-            fix="lower learning_rate",
-        )
+        if self.accelerator.scaler is None and not total.isfinite():
+            raise TrainingAborted(  # a scaler skips such a step
+                f"the loss of step {self.state.global_step + 1} of the warm start is "
+                f"{total.item()}",
+                fix="lower learning_rate",
+            )
         return total
 
     def compute_loss(

@@ -71,7 +71,8 @@ def check_sharding(sharding: Sharding, reader: str, gathers: bool, in_4bit: bool
             "false: all ranks need weights at once",
         ),
     ):
-        InputError.raise_if(wrong, message, expected=expected)
+        if wrong:
+            raise InputError(message, expected=expected)
 
 
 @contextmanager

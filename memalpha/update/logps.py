@@ -345,10 +345,10 @@ def keeps_logits(kind: Any) -> bool:
 def _by_prefix(rows: Sequence[Row]) -> dict[tuple[int, ...], list[int]]:
     members: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
-        InputError.raise_if(
-            not row.prompt_ids[:1] or not 0 <= row.shared <= len(row.prompt_ids),
-            f"a row with {len(row.prompt_ids)} prompt ids of which {row.shared} are shared",
-        )
+        if not row.prompt_ids[:1] or not 0 <= row.shared <= len(row.prompt_ids):
+            raise InputError(
+                f"a row with {len(row.prompt_ids)} prompt ids of which {row.shared} are shared",
+            )
         members.setdefault(tuple(row.prompt_ids[: row.shared]), []).append(i)
     return members
 

@@ -51,12 +51,12 @@ def prepare_policy(
         freeze_lower_layers(model, top_layers)
     if trained:
         trial = try_update(base)
-        InputError.raise_if(
-            trial.refused,
-            f"{architecture(base).__name__} cannot be trained: {trial.refused}",
-            expected="a causal language model of token ids",
-            fix="choose another base model",
-        )
+        if trial.refused:
+            raise InputError(
+                f"{architecture(base).__name__} cannot be trained: {trial.refused}",
+                expected="a causal language model of token ids",
+                fix="choose another base model",
+            )
         reason = trial.alone or share_prefixes(base)
         if reason:
             logger.warning("%s: the update computes every row by itself, which is slower", reason)
@@ -91,17 +91,17 @@ def freeze_lower_layers(model: Any, top: int) -> None:
     layers are named otherwise.
     """
     count = int(model.config.num_hidden_layers)
-    InputError.raise_if(
-        not 0 < top <= count,
-        f"train_layers is {top}",
-        expected=f"from 1 to {count}, the model's layers (0 = all)",
-    )
+    if not 0 < top <= count:
+        raise InputError(
+            f"train_layers is {top}",
+            expected=f"from 1 to {count}, the model's layers (0 = all)",
+        )
     known = any(".layers." in name for name, _ in model.named_parameters())
-    InputError.raise_if(
-        not known,
-        f"train_layers is {top}, and no layer of {type(base_model(model)).__name__} is known",
-        expected="0: all layers",
-    )
+    if not known:
+        raise InputError(
+            f"train_layers is {top}, and no layer of {type(base_model(model)).__name__} is known",
+            expected="0: all layers",
+        )
     for name, parameter in model.named_parameters():
         _, is_layer, place = name.partition(".layers.")
         if is_layer and int(place.split(".")[0]) < count - top:
@@ -110,12 +110,12 @@ def freeze_lower_layers(model: Any, top: int) -> None:
 
 def compile_layers(base: Any) -> None:
     """Let a transformers model compute packed rows by compiled layers."""
-    InputError.raise_if(
-        base.config.model_type not in PLAIN_MODELS,
-        f"compile: true with a model of type {base.config.model_type!r}",
-        expected=f"one of {', '.join(PLAIN_MODELS)}",
-        fix="set compile: false",
-    )
+    if base.config.model_type not in PLAIN_MODELS:
+        raise InputError(
+            f"compile: true with a model of type {base.config.model_type!r}",
+            expected=f"one of {', '.join(PLAIN_MODELS)}",
+            fix="set compile: false",
+        )
     for layer in base.model.layers:
         kind: Any = type(layer)
         layer.__class__ = _compiled_class(kind)

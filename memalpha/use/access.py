@@ -90,18 +90,19 @@ class ServeConfig(Options):
     def check(self) -> None:
         """Raise InputError for a name of a host or an origin that no request has."""
         for name in self.allow_host:
-            InputError.raise_if(
-                not _is_host(name),
-                f"allow_host holds {name!r}",
-                expected="the name of a host, without scheme and port",
-            )
+            if not _is_host(name):
+                raise InputError(
+                    f"allow_host holds {name!r}",
+                    expected="the name of a host, without scheme and port",
+                )
         for origin in self.allow_origin:
-            InputError.raise_if(
-                not _ORIGIN.fullmatch(origin),
-                f"allow_origin holds {origin!r}",
-                expected="an origin as browsers send it, such as https://chat.example, without a "
-                "path, in small letters",
-            )
+            if not _ORIGIN.fullmatch(origin):
+                raise InputError(
+                    f"allow_origin holds {origin!r}",
+                    expected="an origin as browsers send it, such as https://chat.example, "
+                    "without a "
+                    "path, in small letters",
+                )
 
     @property
     def loopback(self) -> bool:
@@ -171,16 +172,16 @@ class Grant(Options):
 
     def check(self) -> None:
         """Raise InputError for a grant without a clear reach."""
-        InputError.raise_if(
-            not self.name.strip() or not self.name.isprintable(),
-            f"the name of a token is {self.name!r}",
-            expected="who will use it, in printable characters",
-        )
-        InputError.raise_if(
-            self.any_user is (self.user is not None),
-            f"{self.name!r} does not say whose memory it reaches",
-            expected="a user, or any_user: true",
-        )
+        if not self.name.strip() or not self.name.isprintable():
+            raise InputError(
+                f"the name of a token is {self.name!r}",
+                expected="who will use it, in printable characters",
+            )
+        if self.any_user is (self.user is not None):
+            raise InputError(
+                f"{self.name!r} does not say whose memory it reaches",
+                expected="a user, or any_user: true",
+            )
         parts = (self.user, self.agent, self.session)
         Namespace(*("any" if part is None else part for part in parts))  # checks them
 
@@ -227,18 +228,18 @@ class Callers:
     def __init__(self, known: Sequence[Grant] | Grant) -> None:
         self.local = known if isinstance(known, Grant) else None
         grants = [] if isinstance(known, Grant) else known
-        InputError.raise_if(
-            not grants and self.local is None,
-            "no token",
-            expected="at least one",
-            fix="memalpha token NAME --user USER makes one",
-        )
+        if not grants and self.local is None:
+            raise InputError(
+                "no token",
+                expected="at least one",
+                fix="memalpha token NAME --user USER makes one",
+            )
         names = {value for grant in grants for value in (grant.sha256, grant.name)}
-        InputError.raise_if(
-            len(names) < 2 * len(grants),
-            "a token or its name stands there twice",
-            expected="a token and a name of its own for each line",
-        )
+        if len(names) < 2 * len(grants):
+            raise InputError(
+                "a token or its name stands there twice",
+                expected="a token and a name of its own for each line",
+            )
         self._tokens = [(bytes.fromhex(grant.sha256), grant) for grant in grants]
 
     @classmethod
@@ -248,17 +249,17 @@ class Callers:
         # no value is shown: it may be the token itself
         for at, row in enumerate(rows if isinstance(rows, list) else [rows], 1):
             blank = not isinstance(row, dict) or None in row.values()  # never taken for "any"
-            InputError.raise_if(
-                blank or not row.get("sha256"),
-                f"token {at} of {path} has a blank value or no sha256, or there is no list",
-                expected="a list `tokens` of {name, sha256, user}, each optionally with agent "
-                "and session, or any_user: true",
-            )
-            InputError.raise_if(
-                not _SHA256.fullmatch(str(row["sha256"])),
-                f"the sha256 of token {at} of {path} is none",
-                expected="64 characters of 0-9 and a-f, as memalpha token prints it",
-            )
+            if blank or not row.get("sha256"):
+                raise InputError(
+                    f"token {at} of {path} has a blank value or no sha256, or there is no list",
+                    expected="a list `tokens` of {name, sha256, user}, each optionally with agent "
+                    "and session, or any_user: true",
+                )
+            if not _SHA256.fullmatch(str(row["sha256"])):
+                raise InputError(
+                    f"the sha256 of token {at} of {path} is none",
+                    expected="64 characters of 0-9 and a-f, as memalpha token prints it",
+                )
         return cls([read(Grant, row, f"token {at} of {path}") for at, row in enumerate(rows, 1)])
 
     def grant(self, token: str) -> Grant | None:

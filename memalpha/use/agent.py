@@ -439,7 +439,8 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
             text = _need_text("text", text)
             texts = cut(text, limit, count) if count(text) > limit else [text]
             chunks = [(Chunk(piece, time), None) for piece in texts if piece.strip()]
-        InputError.raise_if(not chunks, "a text without a word", expected="something to read")
+        if not chunks:
+            raise InputError("a text without a word", expected="something to read")
         for chunk, _ in chunks:
             self.step.check_chunk(chunk, "a text")
             check_said(chunk.time, self.journal.clock(), "the time of a text")
@@ -673,11 +674,11 @@ def find_trained(trained: str | Path) -> tuple[Path, str]:
     path = path_of(text or "no name", _EXPECTED)
     if text and path.is_dir():
         return agent_folder(text), path.resolve().name
-    InputError.raise_if(
-        isinstance(trained, Path) or not _HUB_NAME.fullmatch(text),
-        f"no trained agent at {text!r}",
-        expected=_EXPECTED,
-    )
+    if isinstance(trained, Path) or not _HUB_NAME.fullmatch(text):
+        raise InputError(
+            f"no trained agent at {text!r}",
+            expected=_EXPECTED,
+        )
     from huggingface_hub import errors, snapshot_download
 
     name, _, revision = text.partition("@")

@@ -66,9 +66,8 @@ def export(
     """
     source = agent_folder(trained)
     target = Path(output)
-    InputError.raise_if(
-        target.exists(), f"{str(output)!r} exists already", expected="the name of a new folder"
-    )
+    if target.exists():
+        raise InputError(f"{str(output)!r} exists already", expected="the name of a new folder")
     config = AgentConfig.load(source, trust_tools)
     whole = (source / "config.json").is_file()
     base = "" if whole else str(model or base_of(source)) if merge else base_name(source)
@@ -122,11 +121,11 @@ def _merge(source: Path, base: str, config: AgentConfig, draft: Path) -> None:
     wanted = logits(policy.model)
     merged = policy.model.merge_and_unload()
     difference = float((logits(merged) - wanted).abs().max())
-    MemAlphaError.raise_if(
-        not difference <= _TOLERANCE * float(wanted.abs().max()),
-        f"the merged model differs from base and adapter by {difference:.3g} logits",
-        fix="export the adapter without --merge",
-    )
+    if not difference <= _TOLERANCE * float(wanted.abs().max()):
+        raise MemAlphaError(
+            f"the merged model differs from base and adapter by {difference:.3g} logits",
+            fix="export the adapter without --merge",
+        )
     merged.to(torch.float32).save_pretrained(draft)
     policy.tokenizer.save_pretrained(draft)
 

@@ -61,9 +61,8 @@ class Guards:
     def __init__(self, names: Sequence[str]) -> None:
         entries = find_plugins(GROUP) if names else {}
         unknown = set(names) - set(entries)
-        InputError.raise_if(
-            unknown, f"guards {sorted(unknown)}", expected=f"some of {', '.join(entries)}"
-        )
+        if unknown:
+            raise InputError(f"guards {sorted(unknown)}", expected=f"some of {', '.join(entries)}")
         names_of: dict[str, list[str]] = defaultdict(list)  # detectors of one function: one guard
         for name in names:
             names_of[entries[name].value].append(name)

@@ -234,12 +234,12 @@ def _preflight(headers: Headers) -> Response:
 
 def check_reach(config: ServeConfig, callers: Callers) -> None:
     """Raise InputError if others could reach a server without a token."""
-    InputError.raise_if(
-        not config.loopback and callers.local is not None,
-        f"a server at {config.host} that anybody on the network could use",
-        expected="tokens, off loopback",
-        fix="--tokens FILE, or --host 127.0.0.1",
-    )
+    if not config.loopback and callers.local is not None:
+        raise InputError(
+            f"a server at {config.host} that anybody on the network could use",
+            expected="tokens, off loopback",
+            fix="--tokens FILE, or --host 127.0.0.1",
+        )
 
 
 def build_app(

@@ -73,9 +73,8 @@ def choose(kinds: Sequence[str]) -> dict[str, Detector]:
     is unknown.
     """
     unknown = set(kinds) - set(DETECTORS)
-    InputError.raise_if(
-        unknown, f"kinds {sorted(unknown)}", expected=f"some of {', '.join(DETECTORS)}"
-    )
+    if unknown:
+        raise InputError(f"kinds {sorted(unknown)}", expected=f"some of {', '.join(DETECTORS)}")
     return {kind: detector for kind, detector in DETECTORS.items() if not kinds or kind in kinds}
 
 
@@ -122,9 +121,10 @@ def checked(place: str, detector: Detector) -> Detector:
                 expected="a function of a NamespaceView that yields Findings",
             ) from error
         wrong = [each for each in found if not isinstance(each, Finding)]
-        InputError.raise_if(
-            wrong, f"the detector {place} yields {wrong[:1]}", expected="view.finding(...)"
-        )
+        if wrong:
+            raise InputError(
+                f"the detector {place} yields {wrong[:1]}", expected="view.finding(...)"
+            )
         return found
 
     return detect

@@ -84,16 +84,16 @@ def audit(
     # what one's own raise or yield wrongly becomes an InputError that names them
     detectors |= {place: checked(place, load_function(place, "--detector")) for place in detector}
     wanted = _listed(apply) if apply != "all" else list(detectors)
-    InputError.raise_if(
-        set(wanted) - set(detectors),
-        f"--apply {apply}",
-        expected=f"all, or some of {', '.join(detectors)}",
-    )
-    InputError.raise_if(
-        page is not None and Path(page).suffix.casefold() not in (".html", ".htm"),
-        f"--page {page}",
-        expected="the name of a file that ends with .html",
-    )
+    if set(wanted) - set(detectors):
+        raise InputError(
+            f"--apply {apply}",
+            expected=f"all, or some of {', '.join(detectors)}",
+        )
+    if page is not None and Path(page).suffix.casefold() not in (".html", ".htm"):
+        raise InputError(
+            f"--page {page}",
+            expected="the name of a file that ends with .html",
+        )
     history = points if page or as_json else 0
     asks = not (apply or page or as_json) and console.is_terminal and sys.stdin.isatty()
     with opened(store, key_file, wait) as journal:

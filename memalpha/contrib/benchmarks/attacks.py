@@ -100,9 +100,8 @@ def poison(
     of an agent are too short, RunFolderError as ``RunFolder.begin``.
     """
     per_attack = options["per_attack"]
-    InputError.raise_if(
-        per_attack < 1, f"{per_attack} trials of each attack", expected="at least 1"
-    )
+    if per_attack < 1:
+        raise InputError(f"{per_attack} trials of each attack", expected="at least 1")
     config = {**options, "systems": [{"name": name} for name in policies]}
     with FolderLock(output) as lock:
         lock.take(where=MARKER)
@@ -153,13 +152,14 @@ def attacked_instances(step: AgentStep, per_attack: int, seed: int) -> list[Inst
     empty = [
         dialogue.id for dialogue, memory in zip(dialogues, memories, strict=True) if not memory
     ]
-    InputError.raise_if(
-        empty,
-        f"the schema {step.schema.name!r} took nothing of dialogue {empty[:1]}, so that there is "
-        "nothing to attack",
-        expected="a schema whose lists take facts of a dialogue, such as 'Marta city Oslo'",
-        fix="an agent with such a schema, or --schema facts",
-    )
+    if empty:
+        raise InputError(
+            f"the schema {step.schema.name!r} took nothing of dialogue {empty[:1]}, so that "
+            "there is "
+            "nothing to attack",
+            expected="a schema whose lists take facts of a dialogue, such as 'Marta city Oslo'",
+            fix="an agent with such a schema, or --schema facts",
+        )
     trials = []
     for attack in attacks():
         for index, (dialogue, memory) in enumerate(zip(dialogues, memories, strict=True)):

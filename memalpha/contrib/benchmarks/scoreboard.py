@@ -136,12 +136,12 @@ def scoreboard(
     folder = Path(options.output_dir)
     holds_something(folder)  # RunFolderError where no folder can be made
     theirs = [name for name in ("scoreboard.md", "scoreboard.json") if (folder / name).exists()]
-    InputError.raise_if(
-        theirs and not (folder / "evaluation" / MARKER).is_file(),
-        f"{options.output_dir!r} holds {', '.join(theirs)}, and no board that wrote it",
-        expected="a new folder, or a board's",
-        fix="choose another --output_dir",
-    )
+    if theirs and not (folder / "evaluation" / MARKER).is_file():
+        raise InputError(
+            f"{options.output_dir!r} holds {', '.join(theirs)}, and no board that wrote it",
+            expected="a new folder, or a board's",
+            fix="choose another --output_dir",
+        )
     board = _prepare_sets(options, report)
     evaluation = _evaluation(options, words, board)
     make_embedder(options.embedder).embed(["loads it, for no system's account"])
@@ -166,11 +166,11 @@ def _prepare_sets(options: BoardOptions, report: EventReport) -> Board:
             made = prepare(each.source, path, place, options=each.options, overwrite=True)
             board.folders[name] = str(place)
             board.left_out[name] = dict(made.skipped)
-    InputError.raise_if(
-        not board.folders,
-        f"no set in {options.data!r}",
-        expected="at least one of: " + "; ".join(board.missing.values()),
-    )
+    if not board.folders:
+        raise InputError(
+            f"no set in {options.data!r}",
+            expected="at least one of: " + "; ".join(board.missing.values()),
+        )
     return board
 
 
@@ -213,7 +213,8 @@ def _evaluation(options: BoardOptions, words: Sequence[str], board: Board) -> Ev
             board.missing[spec.name] = why
             continue
         specs.append(replace(spec, readers=tuple(readers), instances=len(instances)))
-    InputError.raise_if(not specs, f"nothing can be measured: {board.missing}")
+    if not specs:
+        raise InputError(f"nothing can be measured: {board.missing}")
     evaluation = evaluation._replace(sets=tuple(specs))
     evaluation.check()
     return evaluation

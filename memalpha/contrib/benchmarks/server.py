@@ -131,11 +131,11 @@ class MemoryServer:
             state = str(self._call("GET", f"/v1/event/{event}/").get("status"))
             if state not in _ENDS:
                 time.sleep(_POLL)
-        ServiceError.raise_if(
-            state != _DONE,
-            f"{self._options.url}: event {event} is {state} after {self._options.timeout:g} s",
-            fix="a longer timeout, or look into the server's log",
-        )
+        if state != _DONE:
+            raise ServiceError(
+                f"{self._options.url}: event {event} is {state} after {self._options.timeout:g} s",
+                fix="a longer timeout, or look into the server's log",
+            )
 
     def _results(self, method: str, route: str, **sent: Any) -> list[JsonMapping]:
         """Return the memories in a reply, which is a list or has it under ``results``."""
@@ -175,12 +175,13 @@ class MemoryServer:
         message = f"HTTP {status}: {response.text[:_SHOWN]}"
         if status in _RETRIED or status >= 500:
             raise Transient(message)
-        InputError.raise_if(
-            status in _WRONG_SETUP,
-            f"{url}: {message}",
-            fix=f"check the url, the shape of the server and ${self._options.api_key_env}",
-        )
-        ServiceError.raise_if(status >= 300, f"{url}: {message}")
+        if status in _WRONG_SETUP:
+            raise InputError(
+                f"{url}: {message}",
+                fix=f"check the url, the shape of the server and ${self._options.api_key_env}",
+            )
+        if status >= 300:
+            raise ServiceError(f"{url}: {message}")
         try:
             return response.json() if response.content else {}
         except ValueError as error:

@@ -118,12 +118,12 @@ def poison(
 
     quiet_libraries()
     folders = [other for other in (like, *policies) if other not in (None, UNTRAINED)]
-    InputError.raise_if(
-        not folders,
-        f"{UNTRAINED!r} alone",
-        expected="to know whose base",
-        fix="add --like FOLDER, or another policy",
-    )
+    if not folders:
+        raise InputError(
+            f"{UNTRAINED!r} alone",
+            expected="to know whose base",
+            fix="add --like FOLDER, or another policy",
+        )
     files = ("adapter_*", *MODEL_FILES)
     digests = {str(name): folder_digest(find_trained(str(name))[0], files) for name in folders}
     loads = {name: partial(_load, name, folders, schema, dtype, trust_tools) for name in policies}

@@ -136,11 +136,11 @@ class ResponsesForm:
         """Return a request with its input as a list of items or a text; InputError if the answer
         would be fetched later, or the instructions are no text.
         """
-        InputError.raise_if(
-            body.get("background"),
-            "a response in the background",
-            expected="one that is answered at once: what is fetched later is not remembered",
-        )
+        if body.get("background"):
+            raise InputError(
+                "a response in the background",
+                expected="one that is answered at once: what is fetched later is not remembered",
+            )
         instructions = body.get("instructions") or ""
         if not isinstance(instructions, str):
             raise InputError(f"instructions are {ascii(instructions)[:80]}", expected="a text")

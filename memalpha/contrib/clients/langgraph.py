@@ -104,11 +104,11 @@ class JournalStore(BaseStore):
         for op in puts.values():
             if op.ttl is not None:
                 raise NotImplementedError("items of a journal have no time to live: leave ttl out")
-            InputError.raise_if(
-                isinstance(op.index, list),
-                f"index={op.index!r}",
-                expected="None (the whole item is searched) or False (it is not)",
-            )
+            if isinstance(op.index, list):
+                raise InputError(
+                    f"index={op.index!r}",
+                    expected="None (the whole item is searched) or False (it is not)",
+                )
         with self._store.reading(self.namespace) as (memory, retriever):
             self._follow(memory)
             results = [self._read(op, retriever) for op in wanted]
@@ -127,7 +127,8 @@ class JournalStore(BaseStore):
                 change = _operation(op, self._stored.get(place))
                 if change is not None:
                     result = memory.apply(change)
-                    InputError.raise_if(not result.ok, f"{place} was not put: {result.message}")
+                    if not result.ok:
+                        raise InputError(f"{place} was not put: {result.message}")
 
     def _follow(self, memory: Memory) -> None:
         """Take up the changes since the last call; of another memory, all."""
@@ -262,22 +263,22 @@ def _compares(value: Any, name: str, other: Any) -> bool:
     """Compare as LangGraph's stores do: numbers by value, texts as texts; what is no such thing has
     no order. A date is compared with texts that say one.
     """
-    InputError.raise_if(
-        name not in _COMPARISONS,
-        f"a filter with {name!r}",
-        expected=f"one of {', '.join(_COMPARISONS)}",
-    )
+    if name not in _COMPARISONS:
+        raise InputError(
+            f"a filter with {name!r}",
+            expected=f"one of {', '.join(_COMPARISONS)}",
+        )
     compare = _COMPARISONS[name]
     if isinstance(other, date):
         moment = _moment(value)
         return name == "$ne" if moment is None else compare(moment, _moment(other))
     if name in ("$eq", "$ne"):
         return compare(value, other)
-    InputError.raise_if(
-        not isinstance(other, str | int | float),
-        f"a filter {name} {other!r}",
-        expected="a number, a text, a date or a datetime: nothing else has an order",
-    )
+    if not isinstance(other, str | int | float):
+        raise InputError(
+            f"a filter {name} {other!r}",
+            expected="a number, a text, a date or a datetime: nothing else has an order",
+        )
     if isinstance(other, str) and isinstance(value, str):
         return compare(value, other)
     numbers = (_number(value), _number(other))

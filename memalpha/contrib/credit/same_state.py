@@ -40,16 +40,17 @@ class SameStateCredit(StepCredit):
 
     @override
     def check(self, options: RunOptions, group_size: int) -> None:
-        InputError.raise_if(
-            group_size % 2 or group_size < 4,
-            f"credit same_state with num_generations {group_size}",
-            expected="an even number from 4 on: two halves, each compared within itself",
-        )
-        InputError.raise_if(
-            options.rollout_chunks == 1,
-            "credit same_state with rollout_chunks 1",
-            expected="rollouts of at least 2 chunks: those of one begin from the same state anyway",
-        )
+        if group_size % 2 or group_size < 4:
+            raise InputError(
+                f"credit same_state with num_generations {group_size}",
+                expected="an even number from 4 on: two halves, each compared within itself",
+            )
+        if options.rollout_chunks == 1:
+            raise InputError(
+                "credit same_state with rollout_chunks 1",
+                expected="rollouts of at least 2 chunks: those of one begin from the same state "
+                "anyway",
+            )
 
     @override
     def draw(

@@ -119,11 +119,11 @@ class Export:
     """
 
     def __init__(self, path: Path, kind: str | None = None) -> None:
-        InputError.raise_if(
-            kind is not None and kind not in KINDS,
-            f"kind {kind!r}",
-            expected=f"one of {', '.join(KINDS)}",
-        )
+        if kind is not None and kind not in KINDS:
+            raise InputError(
+                f"kind {kind!r}",
+                expected=f"one of {', '.join(KINDS)}",
+            )
         self.path = path
         self.name = path.stem
         self.skipped: Reasons = Counter()
@@ -265,18 +265,18 @@ def _wanted(path: Path, names: list[str], links: set[str], skipped: Reasons) -> 
     wanted = sorted(wanted or filter(_OTHER_MEMBERS.search, names))
     wanted = [name for name in wanted if not _OF_A_MAC.search(name)]
     nested = any(name.endswith(".zip") for name in names)
-    InputError.raise_if(
-        not wanted,
-        f"{path} holds {', '.join(names[:8]) or 'nothing'}"
-        + (f", and {len(links)} links, which are not followed" if links else ""),
-        expected=_IN_FOLDER,
-        fix="unpack the zip in it, and import that" if nested else "",
-    )
-    InputError.raise_if(
-        len(wanted) > _MOST_FILES,
-        f"{path} holds {len(wanted)} files to read",
-        expected=f"at most {_MOST_FILES}",
-    )
+    if not wanted:
+        raise InputError(
+            f"{path} holds {', '.join(names[:8]) or 'nothing'}"
+            + (f", and {len(links)} links, which are not followed" if links else ""),
+            expected=_IN_FOLDER,
+            fix="unpack the zip in it, and import that" if nested else "",
+        )
+    if len(wanted) > _MOST_FILES:
+        raise InputError(
+            f"{path} holds {len(wanted)} files to read",
+            expected=f"at most {_MOST_FILES}",
+        )
     others = set(names).difference(wanted)
     skipped.update(_OTHER_FILE.format(Path(name).suffix) for name in others)
     return wanted
@@ -286,12 +286,12 @@ def _check_size(path: Path, members: list[zipfile.ZipInfo]) -> None:
     """Raise InputError for a zip that is made to fill memory or disk."""
     unpacked = sum(member.file_size for member in members)
     packed = min(path.stat().st_size, sum(member.compress_size for member in members))
-    InputError.raise_if(
-        unpacked > max(_LARGE, _RATIO * packed),
-        f"{path} unpacks from {packed} to {unpacked} bytes",
-        expected=f"at most {_RATIO} times as many: a text is not packed so well",
-        fix="if it is an export, unpack it and import its folder",
-    )
+    if unpacked > max(_LARGE, _RATIO * packed):
+        raise InputError(
+            f"{path} unpacks from {packed} to {unpacked} bytes",
+            expected=f"at most {_RATIO} times as many: a text is not packed so well",
+            fix="if it is an export, unpack it and import its folder",
+        )
 
 
 def json_values(stream: TextIO) -> Iterator[Any]:

@@ -104,9 +104,8 @@ def read_chats(path: Path) -> tuple[list[Session], list[Skipped]]:
         if isinstance(item, Chat):
             for said in item.utterances:
                 days[(said.time or "")[:10], number].append(said)
-    InputError.raise_if(
-        not days, f"{path} holds no chat ({export.kind})", expected="an export of chats"
-    )
+    if not days:
+        raise InputError(f"{path} holds no chat ({export.kind})", expected="an export of chats")
     sessions = [
         Session([Turn(said.label, said.quoted) for said in told], "Chat", day)
         for (day, _), told in sorted(days.items())
@@ -221,18 +220,19 @@ def _alike(by_frame: Mapping[frozenset[str], Sequence[_Masked]]) -> set[frozense
 def _load_own(source: str, options: OwnOptions, seed: int, count: TokenCounter) -> Iterable[Loaded]:
     """Load notes or chats; InputError if there is nothing to read."""
     path = path_of(source, _INPUT)
-    InputError.raise_if(not path.exists(), f"no file or folder {source!r}", expected=_INPUT)
+    if not path.exists():
+        raise InputError(f"no file or folder {source!r}", expected=_INPUT)
     notes = path.is_dir() and any(file.suffix in _SUFFIXES for file in path.rglob("*"))
     sessions, skipped = (read_notes(path), []) if notes else read_chats(path)
     yield from skipped
     chunks = dialogue_chunks(sessions, options.chunk_tokens, count, join=True).chunks
     starts = range(0, len(chunks), options.chunks)
-    InputError.raise_if(
-        options.split == "test" and len(starts) < _TEST_SHARE,
-        f"{source!r} makes {len(starts)} instances, and every fifth is of the split test",
-        expected=f"at least {_TEST_SHARE}",
-        fix="more text, or a lower chunks or chunk_tokens",
-    )
+    if options.split == "test" and len(starts) < _TEST_SHARE:
+        raise InputError(
+            f"{source!r} makes {len(starts)} instances, and every fifth is of the split test",
+            expected=f"at least {_TEST_SHARE}",
+            fix="more text, or a lower chunks or chunk_tokens",
+        )
     for number, start in enumerate(starts):
         part = chunks[start : start + options.chunks]
         is_test = number % _TEST_SHARE == _TEST_SHARE - 1

@@ -140,11 +140,11 @@ def check_found(path: Path, found: Found, report: Imported | None = None) -> Non
     skipped = found.skipped if report is None else report.skipped
     refused = sum(count for reason, count in skipped.items() if reason.startswith(_REFUSED))
     reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.most_common(8))
-    InputError.raise_if(
-        total == 0 or refused == total,
-        f"nothing of {path} is read ({found.kind}): {reasons or 'it holds no message'}",
-        expected="messages or entries with a text",
-    )
+    if total == 0 or refused == total:
+        raise InputError(
+            f"nothing of {path} is read ({found.kind}): {reasons or 'it holds no message'}",
+            expected="messages or entries with a text",
+        )
 
 
 def estimate_tokens(text: str) -> int:
@@ -244,17 +244,18 @@ def _check_owners(
     shown = ", ".join(f"{owner!r}: {count}" for owner, count in named.most_common(_SHOWN_USERS))
     shown += f" and {len(named) - _SHOWN_USERS} more" if len(named) > _SHOWN_USERS else ""
     unknown = [name for name in from_users if not any(_is_of(owner, [name]) for owner in owners)]
-    InputError.raise_if(
-        unknown,
-        f"{export.path} holds nothing of {', '.join(map(repr, unknown))}",
-        expected=f"one of the users of the file ({shown or 'it names none'})",
-    )
-    InputError.raise_if(
-        not from_users and len(named) > 1 and not all(_is_of(owner, [user]) for owner in named),
-        f"{export.path} holds messages or entries of {len(named)} users or namespaces: {shown}",
-        expected="those of one user: a memory is that of one",
-        fix="--from-user NAME imports those of NAME and leaves out the others; it can be repeated",
-    )
+    if unknown:
+        raise InputError(
+            f"{export.path} holds nothing of {', '.join(map(repr, unknown))}",
+            expected=f"one of the users of the file ({shown or 'it names none'})",
+        )
+    if not from_users and len(named) > 1 and not all(_is_of(owner, [user]) for owner in named):
+        raise InputError(
+            f"{export.path} holds messages or entries of {len(named)} users or namespaces: {shown}",
+            expected="those of one user: a memory is that of one",
+            fix="--from-user NAME imports those of NAME and leaves out the others; it can be "
+            "repeated",
+        )
 
 
 def _short(name: str) -> str:
@@ -282,11 +283,11 @@ def section_for(schema: MemorySchema, entries: Sequence[Sourced], wanted: str = 
     have any; else the first list. InputError if there is no list of the ``wanted`` name.
     """
     names = [section.name for section in schema.lists]
-    InputError.raise_if(
-        wanted and wanted not in names,
-        f"section {wanted!r}",
-        expected=f"a list of the schema {schema.name!r}: {', '.join(names)}",
-    )
+    if wanted and wanted not in names:
+        raise InputError(
+            f"section {wanted!r}",
+            expected=f"a list of the schema {schema.name!r}: {', '.join(names)}",
+        )
     dated = any(entry.what.time for entry in entries)
     timed = [section.name for section in schema.lists if dated and section.timestamps]
     return wanted or [*timed, *names][0]
@@ -614,11 +615,11 @@ def _keep(
     lines: _Lines,
 ) -> None:
     """Archive the parts of a chunk, each with its own date and origin, and record them as read."""
-    JournalConflictError.raise_if(
-        not durable.sources(agent.name).isdisjoint(part.digest for part in parts),
-        "another import has read the same messages",
-        fix="import again",
-    )
+    if not durable.sources(agent.name).isdisjoint(part.digest for part in parts):
+        raise JournalConflictError(
+            "another import has read the same messages",
+            fix="import again",
+        )
     lines.check(durable, memory, parts)
     durable.sign(origin)
     if agent.step.config.archive:
@@ -652,11 +653,11 @@ class _Lines:
         """
         begun = [part.message for part in parts if part.place == 0]
         archived = durable.sources() & {message.digest for message in begun}
-        JournalConflictError.raise_if(
-            archived - self._archived or any(self.lost_of(each, memory) for each in begun),
-            "lines of the same messages were imported or forgotten meanwhile",
-            fix="import again",
-        )
+        if archived - self._archived or any(self.lost_of(each, memory) for each in begun):
+            raise JournalConflictError(
+                "lines of the same messages were imported or forgotten meanwhile",
+                fix="import again",
+            )
 
     def lost_of(self, message: Sourced, memory: Memory) -> bool:
         """Whether a message was archived, and something of it is no longer there."""

@@ -89,7 +89,8 @@ def import_file(
 
     whose = Namespace(user, agent, session)
     path = path_of(file, "a file, or rights to it")
-    InputError.raise_if(not path.exists(), f"no file {file!r}", expected="an export")
+    if not path.exists():
+        raise InputError(f"no file {file!r}", expected="an export")
     start = monotonic()
     gc.disable()  # what is made stays, and to look through it again and again takes a third more
     found = collect(Export(path, kind), user, from_user or ())
@@ -105,9 +106,10 @@ def import_file(
             return not interrupted()
 
         if adapter:
-            InputError.raise_if(
-                schema, "a schema beside an adapter", expected="one of the two: it has its own"
-            )
+            if schema:
+                raise InputError(
+                    "a schema beside an adapter", expected="one of the two: it has its own"
+                )
             report = _read_with(adapter, store, whose, found, section, read_key(key_file), progress)
         else:
             with opened(store, key_file, wait, new=True) as journal:

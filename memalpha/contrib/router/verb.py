@@ -106,11 +106,11 @@ def select(
         lines += [f"  {share:.3f}  {name}" for name, share in likeliest]
     elif reward is not None and query is None:
         waiting = chooser.stats()["waiting"] if selection is None else [selection]
-        InputError.raise_if(
-            not waiting,
-            f"no selection in {path} waits for an outcome",
-            expected="one made without --greedy",
-        )
+        if not waiting:
+            raise InputError(
+                f"no selection in {path} waits for an outcome",
+                expected="one made without --greedy",
+            )
         report = chooser.observe(waiting[-1], reward)
         counts = f"{chooser.observations} outcomes, {chooser.updates} updates"
         lines = [f"selection {waiting[-1]}: {reward:g}; {counts}"]
