@@ -337,25 +337,29 @@ class ChatClient(Options):
             raw = raw.replace(self._key.encode(), b"***")  # some servers echo the key
         status = response.status_code
         message = self.hidden(f"HTTP {status}: {_message_in(raw)}")
+        if status != 200:
+            raise self._failure(response, f"{url} (model {self.model!r})", message, raw)
+        return raw
+
+    def _failure(self, response: Any, where: str, message: str, raw: bytes) -> Exception:
+        """Return the error of a reply whose status is not 200."""
+        status = response.status_code
         if status in _RETRIED or status >= 500:
             failure = Transient(message)
             retry_after = response.headers.get("Retry-After", "")
             if _SECONDS.fullmatch(retry_after):
                 failure.retry_after = float(retry_after)
-            raise failure
+            return failure
         if status in _WRONG_SETUP or 200 < status < 400:
-            raise InputError(
-                f"{url} (model {self.model!r}): {message}: "
-                f"{_WRONG_SETUP.get(status, 'it redirects')}",
+            return InputError(
+                f"{where}: {message}: {_WRONG_SETUP.get(status, 'it redirects')}",
                 fix=f"check these and ${self.api_key_env}",
             )
-        if status != 200:
-            refusal = _Refused(f"{url} (model {self.model!r}): {message}")
-            if status in (400, 422):
-                text = raw[:_READ].decode("utf-8", "replace")
-                refusal.said = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
-            raise refusal
-        return raw
+        refusal = _Refused(f"{where}: {message}")
+        if status in (400, 422):
+            text = raw[:_READ].decode("utf-8", "replace")
+            refusal.said = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+        return refusal
 
     def _parse(self, raw: bytes, body: JsonMapping) -> Completion:
         reply = read_json(_Chat, raw)

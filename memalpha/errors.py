@@ -33,12 +33,6 @@ class MemAlphaError(Exception):
         ]
         super().__init__("\n  ".join(line for line in lines if line))
 
-    @classmethod
-    def raise_if(cls, wrong: object, what: str, *, expected: str = "", fix: str = "") -> None:
-        """Raise this error if ``wrong`` is true."""
-        if wrong:
-            raise cls(what, expected=expected, fix=fix)
-
 
 class InputError(MemAlphaError, ValueError):
     """A value from the user (file, option, schema, model, adapter) cannot be used."""

@@ -8,7 +8,7 @@ and servers use the option groups of training.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -85,7 +85,7 @@ class ReaderSpec(Options):
     # its model's window, for full context (0 = what the base model says)
     window_tokens: NonNegativeInt = 0
     adapter: str = ""  # of kind trained: folder of the reader
-    # of an adapter that searches: how often it may do so again (None = as in its training)
+    # of an asker's adapter: how often it may search again (None = as in its training)
     searches: NonNegativeInt | None = None
 
     def check(self) -> None:
@@ -167,25 +167,7 @@ class Evaluation(NamedTuple):
 
     def check(self) -> None:
         """Raise InputError for names that repeat or name nothing, mixed groups, missing servers."""
-        known: dict[str, list[str]] = {}
-        for part in LISTS:
-            called = known[part] = [spec.name for spec in getattr(self, part)]
-            for name in called:
-                if called.count(name) > 1:
-                    raise InputError(
-                        f"two {part} are called {name!r}",
-                        expected="a name for each",
-                        fix="add name: to one of them",
-                    )
-        specs: list[SetSpec | SystemSpec] = [*self.sets, *self.systems]
-        for spec in specs:
-            for part in ("sets", "readers"):
-                for name in getattr(spec, part, ()):
-                    if name not in known[part]:
-                        raise InputError(
-                            f"{part} of {spec.name!r} name {name!r}",
-                            expected=f"some of {', '.join(known[part])}",
-                        )
+        self._check_names()
         kinds = {spec.group: spec.kind for spec in self.systems}
         for spec in self.systems:
             if spec.kind != kinds[spec.group]:
@@ -197,6 +179,26 @@ class Evaluation(NamedTuple):
             self.endpoints.reader_client()
         if self.endpoints.has_judge:
             self.endpoints.judge_client()
+
+    def _check_names(self) -> None:
+        known: dict[str, list[str]] = {}
+        for part in LISTS:
+            called = known[part] = [spec.name for spec in getattr(self, part)]
+            for name in called:
+                if called.count(name) > 1:
+                    raise InputError(
+                        f"two {part} are called {name!r}",
+                        expected="a name for each",
+                        fix="add name: to one of them",
+                    )
+        specs: list[SetSpec | SystemSpec] = [*self.sets, *self.systems]
+        for spec, part in product(specs, ("sets", "readers")):
+            for name in getattr(spec, part, ()):
+                if name not in known[part]:
+                    raise InputError(
+                        f"{part} of {spec.name!r} name {name!r}",
+                        expected=f"some of {', '.join(known[part])}",
+                    )
 
     def to_json(self) -> JsonObject:
         """Return the resolved configuration for ``config.yaml``; ``overwrite`` is always false."""
