@@ -19,7 +19,8 @@ from memalpha.errors import InputError
 from memalpha.files import path_of
 
 if TYPE_CHECKING:
-    from memalpha.store.journal import DurableMemory, Event, Journal, Namespace
+    from memalpha.store.durable import DurableMemory
+    from memalpha.store.journal import Event, Journal, Namespace
     from memalpha.types import Change
 
 _PLACE = "path of a SQLite file, or postgresql://user@host/database"

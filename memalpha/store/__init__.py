@@ -1,1 +1,3 @@
-"""The durable store: start at ``memalpha.store.journal``; the guide is ``docs/store.md``."""
+"""The durable store: start at ``memalpha.store.journal``, which appends, reads and verifies;
+``durable`` applies and takes back, ``forgetting`` erases. The guide is ``docs/store.md``.
+"""

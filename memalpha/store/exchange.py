@@ -25,8 +25,9 @@ from pydantic_core import from_json
 from memalpha.errors import ForgottenError, InputError, JournalError, MemAlphaError
 from memalpha.files import flush, replacing
 from memalpha.memory.memory import Memory
+from memalpha.store.chain import Tail
 from memalpha.store.history import events_of, replay, schema_of, shape
-from memalpha.store.journal import Journal, Tail
+from memalpha.store.journal import Journal
 from memalpha.store.records import (
     Chain,
     Namespace,

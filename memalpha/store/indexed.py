@@ -18,7 +18,8 @@ from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import MemorySchema
 from memalpha.retrieval.dense import forget_texts
 from memalpha.retrieval.two_layer import RetrieverFactory, TwoLayerRetriever
-from memalpha.store.journal import DurableMemory, Journal, Namespace, Origin, Receipt
+from memalpha.store.durable import DurableMemory
+from memalpha.store.journal import Journal, Namespace, Origin, Receipt
 from memalpha.types import Retriever, TokenCounter
 
 

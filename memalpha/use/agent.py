@@ -60,10 +60,10 @@ from memalpha.qa.readers import (
 from memalpha.retrieval import RetrievalMode
 from memalpha.retrieval.lexical import tokenize
 from memalpha.retrieval.two_layer import retriever_by_size
+from memalpha.store.durable import DurableMemory
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import (
     IN_MEMORY,
-    DurableMemory,
     Event,
     Journal,
     Namespace,

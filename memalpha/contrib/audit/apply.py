@@ -8,7 +8,8 @@ from memalpha.contrib.audit.view import Action, Finding, Proposal
 from memalpha.errors import JournalConflictError, JournalError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import SectionKind
-from memalpha.store.journal import DurableMemory, Origin
+from memalpha.store.durable import DurableMemory
+from memalpha.store.journal import Origin
 from memalpha.types import Entry, Operation, OperationKind
 
 BY = Origin("memalpha audit")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from memalpha.contrib.audit.apply import Mended
     from memalpha.contrib.audit.run import Audit, Detector, StateCounts
     from memalpha.contrib.audit.view import Finding, Proposal
-    from memalpha.store.journal import DurableMemory
+    from memalpha.store.durable import DurableMemory
     from memalpha.types import JsonObject
 
 WHOSE = "USER[/AGENT[/SESSION]]"

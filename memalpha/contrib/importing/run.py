@@ -31,8 +31,9 @@ from memalpha.errors import InputError, JournalConflictError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval.archive import archive_chunk
+from memalpha.store.durable import DurableMemory
 from memalpha.store.history import Event
-from memalpha.store.journal import DurableMemory, Namespace, Origin, digest_of
+from memalpha.store.journal import Namespace, Origin, digest_of
 from memalpha.store.records import RecordKind
 from memalpha.text import is_to_come, later, moment
 from memalpha.types import Change, Chunk, Entry, Operation, OperationKind, TokenCounter

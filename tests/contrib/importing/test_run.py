@@ -24,8 +24,9 @@ from memalpha.contrib.importing.run import Imported, collect, import_messages, r
 from memalpha.errors import InputError, JournalConflictError, ServiceError
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.models.registry import make_tokenizer
+from memalpha.store.durable import DurableMemory
 from memalpha.store.exchange import export_journal, import_journal
-from memalpha.store.journal import DurableMemory, Journal, RecordKind
+from memalpha.store.journal import Journal, RecordKind
 from memalpha.types import ResultCode
 from memalpha.use.agent import MemoryAgent
 
