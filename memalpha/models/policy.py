@@ -420,13 +420,11 @@ def check_adapter(
     shared = sorted(layer for layer in layers if _is_shared(model, layer))
     if shared:
         raise InputError(
-            f"adapter {adapter} has matrices for {', '.join(shared[:1])}, whose weight another "
-            "module "
-            "of the base shares",
+            f"adapter {adapter} has matrices for {shared[0]}, whose weight another module of the "
+            "base shares",
             expected="an adapter of plain LoRA on linear layers below the head",
             fix="merge it, where it was made, into a base whose head has weights of its own, and "
-            "give "
-            "the whole model",
+            "give the whole model",
         )
     _check_names(config, names, adapter / ADAPTER_CONFIG)
     _check_places(adapter, config, shapes, weightless(model.config))
@@ -441,7 +439,9 @@ def _is_shared(model: PreTrainedModel, layer: str) -> bool:
     """Whether another module of a model has the weight of this layer, too, such as a tied head."""
     weight = getattr(model.get_submodule(layer), "weight", None)
     modules = model.modules() if weight is not None else ()
-    return sum(getattr(module, "weight", None) is weight for module in modules) > 1
+    # a layer of LoRA shows the weight of the layer that it wraps, and has none of its own
+    own = (dict(module.named_parameters(recurse=False)).get("weight") for module in modules)
+    return sum(parameter is weight for parameter in own) > 1
 
 
 def _shapes(adapter: Path) -> dict[str, tuple[int, ...]]:

@@ -112,7 +112,8 @@ def test_the_command_hands_over_what_it_was_given(tmp_path, monkeypatch):
     options += " --max-requests=9 --allow_origin https://a.example --allow-host a.example b.example"
     options += " --reader-url http://127.0.0.1:1/v1 --reader-model m --retrieve-k 3"
     assert run(["serve", str(trained), *options.split()]) == 0
-    agent, config, callers, _ = given
+    agent, config, callers, _, of_routes = given
+    assert [(type(each).__name__, each.upstream) for each in of_routes] == [("ProxyOptions", "")]
     assert config == ServeConfig(
         port=7,
         max_requests=9,

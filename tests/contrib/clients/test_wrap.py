@@ -14,10 +14,10 @@ from stub_server import Fault
 
 import memalpha
 from memalpha.agent.step import AgentStep
+from memalpha.contrib.clients import chatting
 from memalpha.errors import ServiceError
 from memalpha.memory.schema import ARCHIVE
 from memalpha.models.registry import make_tokenizer
-from memalpha.use import chatting
 from memalpha.use.agent import MemoryAgent
 
 CONFIG = replace(FACTS, view_tokens=100, max_completion_length=4000, archive=True, retrieve_k=4)
