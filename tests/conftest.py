@@ -15,12 +15,25 @@ from stub_server import StubServer
 settings.register_profile("memalpha", deadline=None)
 settings.load_profile("memalpha")
 
+_SETTINGS = ("ACCELERATE_", "FSDP_")  # first letters of variables of the environment
+
 
 def pytest_configure():
     """Plant the fault that MEMALPHA_FAULT names, before any test is imported."""
     name = os.environ.get("MEMALPHA_FAULT")
     if name:
         FAULTS[name].plant(pytest.MonkeyPatch())
+
+
+@pytest.fixture(autouse=True)
+def settings_of_accelerate():
+    """Takes back what transformers and accelerate write into the environment for an option, such as
+    ``fsdp``: it would change the processes that later tests start."""
+    before = {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}
+    yield
+    for name in [name for name in os.environ if name.startswith(_SETTINGS)]:
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture(scope="module")
