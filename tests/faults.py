@@ -78,7 +78,7 @@ def rows_without_a_loss_are_trained(compute_loss, trainer, model, inputs, *args,
 
 @fault(
     "training.trainer.MemoryGRPOTrainer.compute_loss",
-    f"{BY_HAND}[grpo, two epochs, by instance]",
+    f"{BY_HAND}[grpo, two epochs, by trajectory]",
 )
 def old_scores_are_the_new_policys(compute_loss, trainer, model, inputs, *args, **kwargs):
     """The importance ratio is always 1: the policy is compared with itself, not the old one."""

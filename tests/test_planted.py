@@ -19,7 +19,9 @@ def test_every_fault_has_a_public_target_and_tests_that_exist():
         assert fault.what and fault.tests, name
         for test in fault.tests:
             path, _, function = test.partition("[")[0].partition("::")
-            assert f"def {function}(" in (ROOT / path).read_text(), test
+            source = (ROOT / path).read_text()
+            assert f"def {function}(" in source, test
+            assert test.partition("[")[2].removesuffix("]") in source, test
 
 
 @pytest.mark.slow
