@@ -164,6 +164,8 @@ def test_values_and_gradients_equal_plain_forwards(model, request, monkeypatch):
     expected = [plain(model, row, 0.7) for row in rows]
     expected_gradient = gradients(model, [e[0] for e in expected], weights)
     prepare_policy(model, compiled=case == "compiled")
+    packs = model.config._attn_implementation == attention.NAME
+    assert packs is (case != "not packed"), "a fault would turn packing off and stay unseen"
     if case == "checkpointing":
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     scores = packed_logps(model, rows, temperature=0.7, compute_entropy=True)
