@@ -17,7 +17,7 @@ from memalpha.cli.options import (
     WhoseOptions,
     read_options,
 )
-from memalpha.errors import InputError, MissingExtraError
+from memalpha.errors import InputError, from_extra
 from memalpha.files import path_of
 
 if TYPE_CHECKING:
@@ -63,12 +63,10 @@ def serve(context: Context, options: ListOptions = False) -> None:
     HTTP: /v1, /openapi.json; MCP: /mcp, or stdio. Needs: an agent (TRAINED, or --endpoint URL
     --model NAME) and a store. All options: --options.
     """
-    try:
+    with from_extra("serve"):
         from memalpha.use.access import ServeConfig
         from memalpha.use.routes import route_options
         from memalpha.use.server import check_reach, serve_http, serve_stdio
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(str(error.name), "serve") from error
     quiet_libraries()
     trained, agent, about, config, *of_routes = read_options(
         context, options, AgentOptions, ServeOptions, ServeConfig, *route_options()

@@ -199,9 +199,7 @@ def merged_lora(model: nn.Module) -> Iterator[None]:
             for name in adapters[layer]:
                 a, b = layer.lora_A[name].weight.data, layer.lora_B[name].weight.data
                 if not (a.isfinite().all() and b.isfinite().all()):
-                    raise MemAlphaError(
-                        f"the adapter {name!r} has weights that are not finite",
-                    )
+                    raise MemAlphaError(f"the adapter {name!r} has weights that are not finite")
                 weight.data = torch.addmm(weight.data, b, a, alpha=layer.scaling[name])
         yield
 

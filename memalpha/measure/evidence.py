@@ -103,7 +103,7 @@ class LooksForEvidence:
                     passages = [FoundPassage(*each) for each in sourced]
                     if passages and all(passage.chunk is None for passage in passages):
                         raise ServiceError(
-                            "the system does not say which chunks its passages are of",
+                            "the system does not say which chunks its passages are of"
                         )
                     found = evidence_row(instance.id, question, passages, self.budget, self.count)
                     tokens.append(found.tokens)

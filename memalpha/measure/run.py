@@ -311,8 +311,7 @@ def make_reader(
             f"unknown), {left} of them beside question and answer, and reader_tokens is "
             f"{setting.reader_tokens}",
             fix="a reader of a larger window_tokens, lower reader_tokens, or budget: reader for "
-            "full "
-            "context",
+            "full context",
         )
     budget = left if reads_window else setting.reader_tokens
     if spec.kind == "endpoint":
@@ -377,8 +376,7 @@ def run_jobs(
             if len(rows) > 1 and not any(map(_answered, rows)):
                 raise ServiceError(
                     f"reader {name!r}, or its judge, failed for all {len(rows)} instances that "
-                    "were "
-                    f"asked last, of {job.set!r}: {rows[0].failed}\n"
+                    f"were asked last, of {job.set!r}: {rows[0].failed}\n"
                     "  to go on: the same command again, once the service is back",
                 )
     return len(done), failed

@@ -202,8 +202,7 @@ def load_tokenizer(path: str | Path, revision: str = "main") -> PreTrainedTokeni
             f"the tokenizer of {base} has no chat template",
             expected="an instruction-tuned model",
             fix="use the model's instruct version, or save a template as chat_template.jinja in "
-            "the "
-            "model's folder",
+            "the model's folder",
         )
     if tokenizer.eos_token is None:
         raise InputError(
@@ -412,8 +411,7 @@ def check_adapter(
     if missing or theirs not in (None, ours):
         raise InputError(
             f"adapter {adapter} belongs to another base: it was trained on {trained_on}, and the "
-            "model "
-            f"given is {base} ({why})",
+            f"model given is {base} ({why})",
             fix="give the adapter's own base as the model, or train an adapter on this one "
             "(`memalpha warmup`)",
         )

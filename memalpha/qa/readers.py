@@ -484,7 +484,5 @@ def ask_all(
         if isinstance(error, PartialServiceError):
             outcomes = error.outcomes
     if len(outcomes) != len(requests):
-        raise ServiceError(
-            f"{who} gave {len(outcomes)} results for {len(requests)} requests",
-        )
+        raise ServiceError(f"{who} gave {len(outcomes)} results for {len(requests)} requests")
     return list(outcomes)

@@ -525,8 +525,6 @@ class Postgres(Database):
 
     def _rewrite(self) -> None:
         if self.execute(_OLDER_SNAPSHOTS)[0][0]:
-            raise JournalBusyError(
-                f"{self.name}: readers that began before still see old rows",
-            )
+            raise JournalBusyError(f"{self.name}: readers that began before still see old rows")
         for table in _METADATA.sorted_tables:
             self.execute(f"VACUUM FULL {table.name}")

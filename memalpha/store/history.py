@@ -179,9 +179,7 @@ def before_of(history: Sequence[Event], memory: Memory, seq: int) -> Entry | Non
     earlier = [event for event in history[: seq - 1] if event.entry == target.entry]
     later = [event for event in history[seq:] if event.entry == target.entry]
     if target.forgotten or any(event.kind == RecordKind.FORGET for event in later):
-        raise ForgottenError(
-            f"operation {seq} was forgotten: forgetting wins over undo",
-        )
+        raise ForgottenError(f"operation {seq} was forgotten: forgetting wins over undo")
     if later and later[-1].after != target.after:
         raise JournalConflictError(
             f"entry {target.entry} was written by operation {later[-1].seq} after operation {seq}",
@@ -189,7 +187,7 @@ def before_of(history: Sequence[Event], memory: Memory, seq: int) -> Entry | Non
         )
     if earlier and earlier[-1].forgotten and earlier[-1].kind != RecordKind.FORGET:
         raise ForgottenError(
-            f"what was before operation {seq} was forgotten: forgetting wins over undo",
+            f"what was before operation {seq} was forgotten: forgetting wins over undo"
         )
     for other in memory if target.before else ():
         if other.id != target.entry and _SAYS(other) == _SAYS(target.before):

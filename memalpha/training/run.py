@@ -371,8 +371,7 @@ def open_folder(arguments: TrainArguments, parts: RunComponents, dtype: str) -> 
             if 0 < trainer_options.max_steps < done:
                 raise RunFolderError(
                     f"max_steps is {trainer_options.max_steps}, and the run has a checkpoint of "
-                    "step "
-                    f"{done}",
+                    f"step {done}",
                     expected=f"{done} or more",
                 )
         rollouts = trainer_options.per_device_train_batch_size * state.num_processes
@@ -443,8 +442,7 @@ def last_checkpoint(folder: RunFolder, report: EventReport) -> Path | None:
                 + "; ".join(f"{name}: {reason}" for name, reason in damaged.items()),
                 expected="one whole checkpoint",
                 fix="put one back from a copy; to begin again with step 1, give --overwrite in "
-                "place "
-                "of --resume",
+                "place of --resume",
             )
         folder.drop_after(checkpoint_step(newest[0]) if newest[0] else 0)
         name = newest[0].name if newest[0] else "step 0: no checkpoint was made yet"

@@ -374,8 +374,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         if self.skipped_in_a_row > (0 if stepped else most):
             raise TrainingAborted(
                 f"step {step}: loss or gradient is not finite{at_scale}, {self.skipped_in_a_row} "
-                "steps "
-                f"in a row (max_skipped_steps = {most})",
+                f"steps in a row (max_skipped_steps = {most})",
                 fix="lower learning_rate or max_grad_norm, and see the rewards in trajectories/",
             )
         return not skip

@@ -100,8 +100,7 @@ class ServeConfig(Options):
                 raise InputError(
                     f"allow_origin holds {origin!r}",
                     expected="an origin as browsers send it, such as https://chat.example, "
-                    "without a "
-                    "path, in small letters",
+                    "without a path, in small letters",
                 )
 
     @property

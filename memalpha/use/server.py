@@ -78,7 +78,8 @@ class Gate:
         headers = Headers(scope=scope)
         origin = headers.get("origin", "")
         send = _shared(send, origin if self._config.knows_origin(origin) else "")
-        routes = self._routes_of(scope["path"])
+        routes = next((each for each in self._routes if each.owns(scope["path"])), None)
+        most = routes.max_body_bytes if routes else self._config.max_body_bytes
         try:
             self._check_place(headers)
             if origin and scope["method"] == "OPTIONS":
@@ -87,21 +88,18 @@ class Gate:
                 await self._app(scope, receive, send)
             elif routes and routes.names_user:
                 self._callers.granted(headers)
-                await self._admitted(scope, receive, send)
+                await self._admitted(scope, receive, send, most)
             else:
                 caller = self._callers.identify(headers)
-                await self._admitted({**scope, CALLER: caller}, receive, send)
+                await self._admitted({**scope, CALLER: caller}, receive, send, most)
         except ClientDisconnect:
             pass
         except Problem as problem:
             response = routes.respond(problem) if routes else respond(problem)
             await response(scope, receive, send)
 
-    def _routes_of(self, path: str) -> Routes | None:
-        return next((routes for routes in self._routes if routes.owns(path)), None)
-
-    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await self._body(scope, receive)
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send, most: int) -> None:
+        body = await self._body(scope, receive, most)
         if self.active >= self._config.max_requests:
             raise Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
@@ -161,10 +159,8 @@ class Gate:
                 fix="--allow-origin ORIGIN",
             )
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+    async def _body(self, scope: Scope, receive: Receive, most: int) -> bytes:
         body = bytearray()
-        routes = self._routes_of(scope["path"])
-        most = routes.max_body_bytes if routes else self._config.max_body_bytes
         declared = Headers(scope=scope).get("content-length", "0")
         too_long = Problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request's body", f"at most {most} bytes"

@@ -155,8 +155,7 @@ def attacked_instances(step: AgentStep, per_attack: int, seed: int) -> list[Inst
     if empty:
         raise InputError(
             f"the schema {step.schema.name!r} took nothing of dialogue {empty[:1]}, so that "
-            "there is "
-            "nothing to attack",
+            "there is nothing to attack",
             expected="a schema whose lists take facts of a dialogue, such as 'Marta city Oslo'",
             fix="an agent with such a schema, or --schema facts",
         )

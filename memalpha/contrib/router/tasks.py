@@ -20,7 +20,7 @@ from torch import Tensor
 from memalpha.config import Options, Share, load_function
 from memalpha.contrib.router.policy import Shape
 from memalpha.data.rows import existing_file, iter_rows
-from memalpha.errors import InputError, MissingExtraError
+from memalpha.errors import InputError, from_extra
 from memalpha.types import Embedder, JsonMapping, JsonObject
 
 
@@ -281,10 +281,8 @@ class EnvironmentTask:
     """
 
     def __init__(self, options: EnvironmentOptions) -> None:
-        try:
+        with from_extra("routing"):
             import gymnasium
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("gymnasium", "routing") from error
         name = options.environment
         entry: Any = load_function(name, "environment") if ":" in name else None
 
