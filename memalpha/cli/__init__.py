@@ -27,7 +27,7 @@ from memalpha.cli.console import (
 )
 from memalpha.cli.options import TAKES_OPTIONS
 from memalpha.errors import ImportStopped, MemAlphaError, TrainingStopped
-from memalpha.plugins import find_plugins, load_plugin
+from memalpha.plugins import load_plugins
 
 app = Typer(
     add_completion=False,
@@ -59,8 +59,8 @@ app.add_typer(journal.app, name="journal")
 @cache
 def add_plugin_verbs() -> None:
     """Add the verbs of ``memalpha.contrib`` and of other packages, once."""
-    for entry in find_plugins("memalpha.verbs").values():
-        load_plugin(entry)(app)
+    for add_verbs in load_plugins("memalpha.verbs").values():
+        add_verbs(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

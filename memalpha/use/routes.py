@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from memalpha.config import Options
 from memalpha.errors import InputError
-from memalpha.plugins import find_plugins, load_plugin
+from memalpha.plugins import load_plugins
 from memalpha.use.access import Callers, Problem, ServeConfig
 from memalpha.use.operations import Operations
 
@@ -47,7 +47,7 @@ class Routes(Protocol):
 
 def find_routes() -> list[type[Routes]]:
     """Return what is installed, in the order of the names: the first that owns a path has it."""
-    return [load_plugin(entry) for entry in find_plugins("memalpha.routes").values()]
+    return list(load_plugins("memalpha.routes").values())
 
 
 def route_options() -> list[type[Options]]:
