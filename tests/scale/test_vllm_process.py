@@ -72,10 +72,11 @@ def test_a_resumed_run_draws_what_the_undisturbed_one_drew(trained, tmp_path):
 
 
 def test_each_of_two_processes_has_an_engine(tmp_path):
-    config = str(ROOT / "configs" / "accelerate" / "cpu-2.yaml")
-    launcher = ["-m", "accelerate.commands.launch", "--config_file", config]
+    config = str(ROOT / "configs" / "accelerate" / "ddp.yaml")
+    on_cpus = "--num_processes 2 --mixed_precision no --main_process_port 0".split()
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", config, *on_cpus]
     two = ["--per_device_train_batch_size", "8", "--max_steps", "2"]
-    rows = train(tmp_path / "run", *two, launcher=launcher)
+    rows = train(tmp_path / "run", *two, launcher=launcher, ACCELERATE_TORCH_DEVICE="cpu")
     assert len(rows) == 2 and max(row[GAP] for row in rows) < 1e-3
     events = (tmp_path / "run" / "events").read_text().split()
     assert sorted(events) == sorted(["start", "wake", *["load", "draw", "sleep", "update"] * 2] * 2)

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 import urllib.request
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,9 +78,9 @@ class Server:
 
         until = time.monotonic() + 300
         while not self.models():
-            assert self.process.poll() is None and time.monotonic() < until, self.log.read_text()[
-                -3000:
-            ]
+            if self.process.poll() is not None or time.monotonic() > until:
+                self.kill()
+                pytest.fail(f"vLLM's server does not start: {self.log.read_text()[-3000:]}")
             time.sleep(0.5)
 
     def models(self):
@@ -90,7 +91,8 @@ class Server:
             return []
 
     def kill(self):
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
