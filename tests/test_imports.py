@@ -150,6 +150,20 @@ def test_imports_run_downwards_and_through_their_doors():
     assert faults(PACKAGE) == []
 
 
+def opens_a_journal(path):
+    calls = [
+        node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+    ]
+    return any(ast.unparse(function) in ("Journal", "Journal.open") for function in calls)
+
+
+def test_one_store_is_below_all_that_use_a_memory():
+    opening = {
+        module_name(path, PACKAGE) for path in PACKAGE.rglob("*.py") if opens_a_journal(path)
+    }
+    assert opening == {"memalpha.use.store"}
+
+
 SNIPPET = """
 import sys, time
 began = time.process_time()

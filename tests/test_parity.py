@@ -22,7 +22,8 @@ from memalpha.training.build import build_components, make_reader
 from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.training.run import build_trainer
 from memalpha.types import Chunk, Question, ReadRequest, Sampling
-from memalpha.use.agent import LOCAL, MemoryAgent
+from memalpha.use.agent import MemoryAgent
+from memalpha.use.store import LOCAL
 
 DATA = {"n": 4, "split": "test"}
 OPTIONS = [
@@ -57,7 +58,7 @@ def used(agent, instance):
         step.chunk_index: place for place, step in enumerate(steps)
     }  # of those with one number only the last wrote anything
     steps = [replace(step, chunk_index=place) for place, step in enumerate(steps)]
-    with agent._store.reading(LOCAL) as (memory, retriever):
+    with agent.reading(LOCAL) as (memory, retriever):
         rollout = Rollout(instance, memory, retriever, steps=steps)
     row = rollout_to_json(
         rollout, [step_reward(0.0, 0.0, 0.0, 0.0)] * len(instance.chunks), RewardConfig()

@@ -27,7 +27,7 @@ from memalpha.cli.console import (
     show_table,
     with_notes,
 )
-from memalpha.cli.journal import need_store, opened
+from memalpha.cli.journal import open_store
 from memalpha.cli.options import AgentOptions, ListOptions, WhoseOptions, read_options
 from memalpha.conversation.messages import USER, Utterance
 from memalpha.errors import InputError, MemAlphaError
@@ -87,9 +87,8 @@ def _open(context: Context, options: bool, new: bool = True) -> Iterator[Convers
         raise InputError("nobody whose memory it is", expected="--user NAME")
     namespace = Namespace(who.user, who.agent or "default", who.session or "default")
     if not new:
-        need_store(about.store)
-        with opened(about.store, about.key_file, 30.0) as journal, journal.reading():
-            journal.registration(namespace)
+        with open_store(about.store, about.key_file) as memories:
+            memories.journal.schema(namespace)  # there is such a memory
     with about.load(trained) as agent:
         with agent.durable(namespace) as durable:
             size = durable.memory.clock - 1

@@ -19,9 +19,9 @@ from memalpha.errors import InputError
 from memalpha.files import path_of
 
 if TYPE_CHECKING:
-    from memalpha.store.durable import DurableMemory
-    from memalpha.store.journal import Event, Journal, Namespace
+    from memalpha.store.journal import Event, Namespace
     from memalpha.types import Change
+    from memalpha.use.store import MemoryStore
 
 _PLACE = "path of a SQLite file, or postgresql://user@host/database"
 _WHOSE = 'whose memory; a name that holds a slash is given as JSON: ["a/b", "agent", "session"]'
@@ -48,14 +48,23 @@ def need_store(store: str) -> None:
 
 
 @contextmanager
-def opened(store: str, key_file: str | None, wait: float, new: bool = False) -> Iterator[Journal]:
-    """Open a store; InputError if there is none, unless it may be ``new``."""
-    from memalpha.store.journal import Journal
+def open_store(
+    store: str,
+    key_file: str | None,
+    wait: float = 30.0,
+    *,
+    new: bool = False,
+    **settings: Any,
+) -> Iterator[MemoryStore]:
+    """Open a store, with further ``settings`` of ``MemoryStore``; InputError if there is none,
+    unless it may be ``new``.
+    """
+    from memalpha.use.store import MemoryStore
 
     if not new:
         need_store(store)
-    with Journal.open(store, key=read_key(key_file), wait=wait) as journal:
-        yield journal
+    with MemoryStore(store, key=read_key(key_file), wait=wait, **settings) as opened:
+        yield opened
 
 
 def read_namespace(text: str) -> Namespace:
@@ -86,19 +95,13 @@ def read_moment(text: str) -> int | datetime:
         raise InputError(f"moment {text[:200]!r}", expected=_MOMENT) from error
 
 
-def memory_of(journal: Journal, namespace: str) -> DurableMemory:
-    """Return the memory of a namespace that the store has."""
-    whose = read_namespace(namespace)
-    return journal.memory(whose, journal.schema(whose))
-
-
 @app.command()
 def namespaces(
     store: Store, key_file: KeyFile = None, wait: Wait = 30.0, as_json: AsJson = False
 ) -> None:
     """List whose memories the store holds."""
-    with opened(store, key_file, wait) as journal:
-        known = sorted(journal.namespaces())
+    with open_store(store, key_file, wait) as memories:
+        known = sorted(memories.namespaces())
     show(as_json, known, ("user", "agent", "session"), map(astuple, known))
 
 
@@ -112,8 +115,8 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """Show what happened, or all about one entry."""
-    with opened(store, key_file, wait) as journal:
-        events = memory_of(journal, namespace).history(entry)
+    with open_store(store, key_file, wait) as memories:
+        events = memories.history(entry, namespace=read_namespace(namespace))
     if entry is not None and not events:
         raise InputError(f"nothing is known of an entry {entry!r} in {namespace}")
     rows = []
@@ -141,8 +144,8 @@ def as_of(
     as_json: AsJson = False,
 ) -> None:
     """Show the memory as it was."""
-    with opened(store, key_file, wait) as journal:
-        entries = list(memory_of(journal, namespace).as_of(read_moment(moment)))
+    with open_store(store, key_file, wait) as memories:
+        entries = memories.as_of(read_moment(moment), namespace=read_namespace(namespace))
     rows = [(e.id, e.section, e.timestamp or "", e.content, e.updated) for e in entries]
     show(
         as_json,
@@ -165,10 +168,12 @@ def diff(
     """Show what is different between two moments."""
     from memalpha.memory.memory import diff as changes_between
 
-    with opened(store, key_file, wait) as journal:
-        durable = memory_of(journal, namespace)
-        first, second = (tuple(durable.as_of(read_moment(moment))) for moment in (before, after))
-    changes = changes_between(first, second)
+    whose = read_namespace(namespace)
+    with open_store(store, key_file, wait) as memories:
+        states = [
+            memories.as_of(read_moment(moment), namespace=whose) for moment in (before, after)
+        ]
+    changes = changes_between(*states)
     show_changes(as_json, [change._asdict() for change in changes], changes)
 
 
@@ -183,10 +188,8 @@ def undo(
     as_json: AsJson = False,
 ) -> None:
     """Take one operation back (undo the undo to bring it back)."""
-    from memalpha.store.journal import Origin
-
-    with opened(store, key_file, wait) as journal:
-        change = memory_of(journal, namespace).undo(operation, Origin(by))
+    with open_store(store, key_file, wait) as memories:
+        change = memories.undo(operation, namespace=read_namespace(namespace), by=by)
     show_changes(as_json, change._asdict(), [change])
 
 
@@ -202,8 +205,8 @@ def verify(
     as_json: AsJson = False,
 ) -> int:
     """Find everything edited, missing or moved; exit code 1 if anything is."""
-    with opened(store, key_file, wait) as journal:
-        report = journal.verify()
+    with open_store(store, key_file, wait) as memories:
+        report = memories.journal.verify()
     changed = head is not None and head != report.head
     ok = report.ok and not changed
     state = "damaged" if report.faults else "whole"
@@ -228,8 +231,9 @@ def export(
     """Write a namespace, or the whole store, to a JSON Lines file."""
     from memalpha.store.exchange import export_journal
 
-    with opened(store, key_file, wait) as journal:
-        count = export_journal(journal, file, read_namespace(namespace) if namespace else None)
+    whose = read_namespace(namespace) if namespace else None
+    with open_store(store, key_file, wait) as memories:
+        count = export_journal(memories.journal, file, whose)
     say(as_json, {"file": file, "records": count}, f"{file}: {count} records")
 
 
@@ -245,8 +249,8 @@ def import_file(
     from memalpha.store.exchange import import_journal, read_export
 
     read_export(Path(file))  # before a new store is made
-    with opened(store, key_file, wait, new=True) as journal:
-        count = import_journal(journal, file)
+    with open_store(store, key_file, wait, new=True) as memories:
+        count = import_journal(memories.journal, file)
     where = shown_address(store)
     say(as_json, {"store": where, "records": count}, f"{where}: {count} records taken in")
 
@@ -276,11 +280,12 @@ def forget(
     what = f"the namespace {namespace}" if everything else f"entry {entry} of {namespace}"
     if not yes:
         raise InputError(f"forgetting {what} cannot be undone", expected="--yes")
-    with opened(store, key_file, wait) as journal:
+    whose = read_namespace(namespace)
+    with open_store(store, key_file, wait) as memories:
         if entry is None:
-            receipt = journal.forget(read_namespace(namespace))
+            receipt = memories.forget_all(namespace=whose)
         else:
-            receipt = memory_of(journal, namespace).forget(entry, also)
+            receipt = memories.forget(entry, also, namespace=whose)
     lines = [f"forgot {what}: {receipt.operations} records erased"]
     lines += [f"still has words of it: {entry.id} {entry.content}" for entry in receipt.said_by]
     if not receipt.scrubbed:

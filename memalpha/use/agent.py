@@ -12,14 +12,12 @@ import asyncio
 import gc
 import hashlib
 import re
-import threading
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
@@ -37,7 +35,7 @@ from memalpha.generation.serving import (
     Turns,
 )
 from memalpha.memory.memory import Memory, render_entry
-from memalpha.memory.schema import ARCHIVE, OF_PROGRAMS, MemorySchema
+from memalpha.memory.schema import OF_PROGRAMS, MemorySchema
 from memalpha.models.policy import (
     PolicyModel,
     agent_folder,
@@ -61,17 +59,8 @@ from memalpha.retrieval import RetrievalMode
 from memalpha.retrieval.lexical import tokenize
 from memalpha.retrieval.two_layer import retriever_by_size
 from memalpha.store.durable import DurableMemory
-from memalpha.store.indexed import IndexedStore
-from memalpha.store.journal import (
-    IN_MEMORY,
-    Event,
-    Journal,
-    Namespace,
-    Origin,
-    Receipt,
-    hash_prompt,
-)
-from memalpha.text import check_said, is_text
+from memalpha.store.journal import Journal, Namespace, Origin, hash_prompt
+from memalpha.text import check_said
 from memalpha.types import (
     Change,
     Chunk,
@@ -87,6 +76,7 @@ from memalpha.types import (
 )
 from memalpha.units import Span, cut
 from memalpha.use.guards import Guards
+from memalpha.use.store import MemoryStore, need_text
 
 if TYPE_CHECKING:
     from memalpha.generation.hf import HFGenerator
@@ -94,7 +84,6 @@ if TYPE_CHECKING:
 Keeper = Callable[[DurableMemory, Memory, int, Origin, Sequence[Change]], None]
 """Archives a chunk that an agent has read: is given the memory to write to, the chunk's number, the
 origin of the operations, and what they changed."""
-LOCAL = Namespace("local")  # of an agent without a store
 NEW_SCHEMA = "small_core"  # of a new memory without a model
 CHAT_MODEL = AgentConfig(reader_tokens=2048)  # of a chat model on a server, not trained
 _KNOWN_HITS = 5  # entries, and lines, that a sentence of an assistant is compared with
@@ -175,13 +164,13 @@ def _collecting_later() -> Iterator[None]:
             gc.enable()
 
 
-class MemoryAgent(AbstractContextManager["MemoryAgent"]):
-    """An agent with one memory per namespace; ``name`` is its name in the journal. Without
-    ``reader``, ``ask`` returns passages.
+class MemoryAgent(MemoryStore):
+    """A ``MemoryStore`` that an agent writes and a reader answers from.
 
-    ``store`` is a path or URL (``Journal.open``, with ``key``) or a journal, which the caller
-    closes; None keeps all in memory. ``guards`` are names of detectors (``memalpha.use.guards``):
-    what they find is refused when it would be written.
+    ``name`` is the agent's name in the journal. Without ``reader``, ``ask`` returns passages.
+
+    ``guards`` are names of detectors (``memalpha.use.guards``): what they find is refused when it
+    would be written.
     """
 
     def __init__(
@@ -199,21 +188,15 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         adopts: Callable[[MemorySchema], bool] = lambda _: False,
     ) -> None:
         self.guards = Guards(guards)
+        super().__init__(
+            store, step.schema, step.new_retriever, step.encoder.count, key=key, adopts=adopts
+        )
         self.step = step
         self.name = name
         self.reader = reader or RecallReader(step.config.reader_tokens, step.encoder.count)
         self.retrieve_k = retrieve_k or step.config.retrieve_k
         self.generator = BatchingGenerator(generator, max_batch)
         self._reader_turns = Turns(max_batch)  # of a reader with a model of its own
-        self._default = LOCAL if store is None else None
-        self._owned = not isinstance(store, Journal)
-        opened = IN_MEMORY if store is None else store
-        self.journal = opened if isinstance(opened, Journal) else Journal.open(opened, key=key)
-        self._store = IndexedStore(
-            self.journal, step.schema, step.new_retriever, step.encoder.count, adopts=adopts
-        )
-        self._locks: WeakValueDictionary[Namespace, threading.Lock] = WeakValueDictionary()
-        self._locks_lock = threading.Lock()
         step.encoder.count("a")  # sets the tokenizer's special-token mode before threads use it
 
     @classmethod
@@ -337,14 +320,6 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
             adopts=lambda recorded: schema is None and recorded.name not in OF_PROGRAMS,
         )
 
-    def close(self) -> None:
-        """Close the store, unless the caller gave a journal; no data is lost without it."""
-        if self._owned:
-            self.journal.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def add(
         self,
         text: str | Sequence[Message],
@@ -365,7 +340,7 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         becomes the text's SHA-256. ``metadata`` is kept with all that is written
         (``Entry.metadata``). ServiceError if the generator fails.
         """
-        whose = self._whose(namespace)
+        whose = self.namespace(namespace)
         left_out: list[str] = []
         if isinstance(text, list | tuple):
             text, left_out = self._not_recalled(whose, text, time)
@@ -377,7 +352,7 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         pieces = self.labelled(text, time)
         steps: list[StepRecord] = []
         operations: list[int] = []
-        with self._writing(whose):
+        with self.turn(whose):
             try:
                 for piece, labels in pieces:
                     steps.append(
@@ -405,7 +380,7 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
             known: list[str] = []
             if said.role == ASSISTANT:
                 known += [each["content"] for each in left[-1:]]  # an echo says nothing new
-                with self._store.reading(whose) as (_, retriever):
+                with self.reading(whose) as (_, retriever):
                     for sentence in sentences_of(said.text):
                         hits = retriever.search(sentence, _KNOWN_HITS)
                         known += [render_entry(hit.entry) for hit in hits]
@@ -427,7 +402,7 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         """Return the chunks of a text from which a guard took what it takes, each with the places
         of its labels; None for a text, whose lines ``Speaker: ...`` say who speaks.
         """
-        _need_text("time", "" if time is None else time)
+        need_text("time", "" if time is None else time)
         time = time if time and time.strip() else None
         limit = self.step.config.max_chunk_tokens
         count = self.step.chunk_tokens
@@ -436,7 +411,7 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
             joined = joined_messages(read_messages(text, time), limit, count)
             chunks = [(each.chunk, each.labels) for each in joined]
         else:
-            text = _need_text("text", text)
+            text = need_text("text", text)
             texts = cut(text, limit, count) if count(text) > limit else [text]
             chunks = [(Chunk(piece, time), None) for piece in texts if piece.strip()]
         if not chunks:
@@ -463,7 +438,7 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
         sampling = Sampling(self.step.config.max_completion_length)
         source = source or f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
         for _ in range(_TRIES):
-            with self._store.reading(whose) as (memory, retriever):
+            with self.reading(whose) as (memory, retriever):
                 seen = memory.clock, memory.snapshot()
                 prompt = self.step.prompt(memory, retriever, chunk)
             (completion,) = self.generator.generate([prompt], sampling)
@@ -490,68 +465,25 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
             f"namespace {whose} was written {_TRIES} times while a text was read", fix="try again"
         )
 
-    def undo(
-        self, operation: int, *, namespace: Namespace | str | None = None, by: str = "user"
-    ) -> Change:
-        """Undo operation number ``operation`` (or an earlier undo); ``by`` is who asks. Raises as
-        ``DurableMemory.undo``.
-        """
-        whose = self._whose(namespace)
-        with self._writing(whose), self._store.durable(whose) as durable:
-            return durable.undo(operation, Origin(by))
-
-    def forget(
-        self,
-        entry: str,
-        also: Sequence[str] = (),
-        *,
-        namespace: Namespace | str | None = None,
-        keep: Collection[str] = (),
-    ) -> Receipt:
-        """Erase an entry, and ``also`` others and lines, for good; ``said_by`` lists what still has
-        words of it.
-
-        See ``DurableMemory.forget``, also for what to ``keep``.
-        """
-        also = [also] if isinstance(also, str) else also
-        for each in (entry, *also):
-            _need_text("entry", each)  # None must not mean all entries
-        return self._forget(namespace, entry, also, keep)
-
-    def forget_all(self, *, namespace: Namespace | str | None = None) -> Receipt:
-        """Erase a whole namespace and its name permanently; also one that was begun with another
-        schema.
-        """
-        return self._forget(namespace)
-
-    def _forget(
-        self,
-        namespace: Namespace | str | None,
-        entry: str | None = None,
-        also: Sequence[str] = (),
-        keep: Collection[str] = (),
-    ) -> Receipt:
-        whose = self._whose(namespace)
-        with self._writing(whose):
-            try:
-                return self._store.forget(whose, entry, also, keep)
-            finally:
-                self.step.forget_texts()
-                self.guards.forget_texts()
+    def drop_caches(self) -> None:
+        """Drop the texts that step and guards keep, too."""
+        super().drop_caches()
+        self.step.forget_texts()
+        self.guards.forget_texts()
 
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:
         """Answer a question from the memory alone, with retrieval and reading as in evaluation;
         unknown if nothing is found.
         """
-        _need_text("question", question)
-        whose = self._whose(namespace)
+        need_text("question", question)
+        whose = self.namespace(namespace)
         entry_of: dict[str, Entry] = {}
 
         def search(words: str, when: str) -> tuple[str, ...]:
             return find(words, when).passages
 
         def find(words: str, when: str = "") -> Retrieved:
-            with self._store.reading(whose) as (memory, retriever):
+            with self.reading(whose) as (memory, retriever):
                 found = find_passages(memory, retriever, words, self.retrieve_k, when)
             for passage, entry in zip(found.passages, found.entries, strict=True):
                 entry_of.setdefault(passage, entry)
@@ -579,61 +511,8 @@ class MemoryAgent(AbstractContextManager["MemoryAgent"]):
     def search(
         self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None
     ) -> list[Hit]:
-        """Return at most ``k`` entries and lines for a query, best first."""
-        _need_text("query", query)
-        limit = self.retrieve_k if k is None else k
-        with self._store.reading(self._whose(namespace)) as (_, retriever):
-            return retriever.search(query, limit)[:limit]
-
-    def memory(self, namespace: Namespace | str | None = None) -> tuple[Entry, ...]:
-        """Return all entries, written blocks included, in order of creation."""
-        with self._store.reading(self._whose(namespace)) as (memory, _):
-            return tuple(memory)
-
-    def counted(self, namespace: Namespace | str | None = None) -> tuple[tuple[Entry, ...], int]:
-        """Return all entries, as ``memory`` does, and the number of lines of the archive."""
-        with self._store.reading(self._whose(namespace)) as (memory, _):
-            return tuple(memory), memory.section_size(ARCHIVE.name)
-
-    def blocks(self, namespace: Namespace | str | None = None) -> tuple[Entry, ...]:
-        """Return the written blocks of a memory."""
-        with self._store.durable(self._whose(namespace)) as durable:
-            memory = durable.memory
-            blocks = {section.name for section in memory.schema.blocks}
-            return tuple(entry for entry in memory if entry.section in blocks)
-
-    def history(
-        self, entry: str | None = None, *, namespace: Namespace | str | None = None
-    ) -> list[Event]:
-        """Return the operations on an entry, or on the whole namespace, in order."""
-        with self._store.durable(self._whose(namespace)) as durable:
-            return durable.history(entry)
-
-    def durable(self, namespace: Namespace) -> AbstractContextManager[DurableMemory]:
-        """Give the durable memory of a namespace, to one thread at a time."""
-        return self._store.durable(namespace)
-
-    def _whose(self, namespace: Namespace | str | None) -> Namespace:
-        whose = Namespace(namespace) if isinstance(namespace, str) else namespace or self._default
-        if not isinstance(whose, Namespace):
-            raise InputError(
-                "no namespace" if namespace is None else f"namespace {namespace!r}",
-                expected="Namespace(user, agent, session), or the user's name",
-            )
-        return whose
-
-    def _writing(self, whose: Namespace) -> threading.Lock:
-        with self._locks_lock:
-            return self._locks.setdefault(whose, threading.Lock())
-
-
-def _need_text(what: str, value: object) -> str:
-    if not isinstance(value, str) or not is_text(value):
-        raise InputError(
-            f"{what} is {ascii(value)[:80]}, of type {type(value).__name__}",
-            expected="Unicode text (str)",
-        )
-    return value
+        """Return at most ``k`` entries and lines for a query (None: ``retrieve_k``), best first."""
+        return super().search(query, self.retrieve_k if k is None else k, namespace=namespace)
 
 
 class AsyncMemoryAgent:

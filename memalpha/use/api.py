@@ -168,7 +168,7 @@ def build_api(
     def ready() -> JSONResponse:
         """Say whether the store can be read and requests are taken."""
         try:
-            operations.agent.journal.namespaces()
+            operations.agent.namespaces()
         except MemAlphaError as error:
             told = problem_of(error)
             return respond(Problem(HTTPStatus.SERVICE_UNAVAILABLE, told.what, fix=told.fix))

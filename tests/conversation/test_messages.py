@@ -17,7 +17,8 @@ from memalpha.retrieval.archive import archive_chunk
 from memalpha.text import unmarked
 from memalpha.types import Chunk
 from memalpha.units import quoted_labels, units, unquoted_labels
-from memalpha.use.agent import LOCAL, MemoryAgent
+from memalpha.use.agent import MemoryAgent
+from memalpha.use.store import LOCAL
 
 
 def test_only_what_somebody_said_is_read():

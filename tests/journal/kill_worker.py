@@ -205,7 +205,7 @@ def undone_by_half(folder):
 
     def state():
         with agent() as reopened:
-            memory = memory_of(reopened._store)
+            memory = memory_of(reopened)
             assert reopened.journal.verify().ok
             return {entry.content for entry in (*memory.entries(), *memory.entries(ARCHIVE.name))}
 

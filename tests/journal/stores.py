@@ -4,9 +4,9 @@ import time
 
 from memalpha.memory.schema import MemorySchema
 from memalpha.retrieval.two_layer import retriever_factory
-from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Operation, OperationKind
+from memalpha.use.store import MemoryStore
 
 SCHEMA = MemorySchema.from_mapping(
     {
@@ -44,7 +44,7 @@ def opened(path, namespace=MARTA, **more):
 
 
 def indexed(path, **more):
-    return IndexedStore(Journal.open(path), SCHEMA, retriever_factory(), **more)
+    return MemoryStore(path, SCHEMA, **more)
 
 
 def tell_a_story(durable):
@@ -92,7 +92,7 @@ def search(store, name, query, k):
 
 
 def apply(store, name, operation, by=BY):
-    with store.writing(name, by) as memory:
+    with store.writing(by, namespace=name) as memory:
         return memory.apply(operation)
 
 

@@ -27,9 +27,9 @@ from memalpha.retrieval import RetrievalConfig
 from memalpha.retrieval.lexical import tokenize
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.history import still_say
-from memalpha.store.indexed import IndexedStore
-from memalpha.store.journal import Journal, Namespace, Origin, hash_prompt
+from memalpha.store.journal import Namespace, Origin, hash_prompt
 from memalpha.types import Entry
+from memalpha.use.store import MemoryStore
 
 SECRETS = ("Zaphod-of-Oslo", "Zaphod-of-Rome", "quelle-überraschung")
 ORIGIN = Origin("agent-Zaphod", "chunk-Zaphod", "prompt-Zaphod")
@@ -123,7 +123,7 @@ HYBRID = RetrievalConfig(retrieval="hybrid", embedder="hashing")
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_no_cache_of_the_process_keeps_the_text(folder, whole):
-    store = IndexedStore(Journal.open(folder / "store.db"), SCHEMA, retriever_factory(HYBRID))
+    store = MemoryStore(folder / "store.db", SCHEMA, retriever_factory(HYBRID))
     apply(store, MARTA, insert("Zaphod plays the piano"), BY)
     apply(store, IVAN, insert("Ivan plays chess"), BY)
     search(store, IVAN, "chess", 5)
@@ -131,7 +131,7 @@ def test_no_cache_of_the_process_keeps_the_text(folder, whole):
     with store.reading(MARTA) as (_, retriever):
         embedder = retriever._embedder
     assert any("Zaphod" in text for text in embedder._vectors)
-    store.forget(MARTA, None if whole else "1")
+    store.forget_all(namespace=MARTA) if whole else store.forget("1", namespace=MARTA)
     assert tokenize.cache_info().currsize == 0 and not [
         text for text in embedder._vectors if "Zaphod" in text
     ]

@@ -51,7 +51,7 @@ def mark_of(name):
 def write(store, who):
     for n in range(4):
         for name in NAMES:
-            with store.writing(name, BY) as memory:
+            with store.writing(BY, namespace=name) as memory:
                 memory.apply(insert(f"tea {who} {n} {mark_of(name)}"))
                 memory.apply(update(str(n), f"rain {who} {mark_of(name)}"))
                 memory.apply(delete(str(3 * n + 2)))

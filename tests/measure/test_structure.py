@@ -22,16 +22,13 @@ from hypothesis import strategies as st
 
 from memalpha.agent.codecs import make_codec
 from memalpha.endpoints import break_marks
-from memalpha.memory.memory import count_words
 from memalpha.memory.schema import MemorySchema, presets
 from memalpha.models.registry import MODEL_RECORD, models_dir
 from memalpha.qa.readers import ModelReader, reader_messages
-from memalpha.retrieval import RetrievalConfig
-from memalpha.retrieval.two_layer import retriever_factory
-from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.text import chat_ids, one_line, quote, quoted_json
 from memalpha.types import Chunk, Operation, OperationKind, Question, ReadRequest, ToolCall
+from memalpha.use.store import MemoryStore
 
 SMOLLM2 = (models_dir() / "smollm2-135m-instruct" / "pypi" / MODEL_RECORD).is_file()
 OURS = ("nano", "smollm2") if SMOLLM2 else ("nano",)
@@ -249,13 +246,13 @@ def test_a_chunk_reaches_no_other_namespace(tmp_path, text):
     """Every call at once, from a policy that obeys: the other memory stays as it was, and nothing
     of it is shown or found."""
     agent, journal = agent_of("nano", "hermes"), Journal.open(tmp_path / "memories.db")
-    store = IndexedStore(journal, SCHEMA, retriever_factory(RetrievalConfig()), count_words)
-    with store.writing(OTHER, Origin("ivan")) as memory:
+    store = MemoryStore(journal, SCHEMA)
+    with store.writing(Origin("ivan"), namespace=OTHER) as memory:
         memory.apply(Operation(OperationKind.INSERT, "semantic", SECRET))
     before = memory.snapshot()
     chunk = Chunk(f"{text} key flowerpot")
     completion = "\n".join(f"<tool_call>{json.dumps(call)}</tool_call>" for call in STOLEN)
-    with store.writing(MINE, Origin("policy")) as memory:
+    with store.writing(Origin("policy"), namespace=MINE) as memory:
         shown = agent.prompt(memory, agent.new_retriever(memory), chunk).messages[-1]["content"]
         assert shown.endswith("<memory>\nempty\n</memory>")
         agent.apply(memory, 0, chunk, completion)

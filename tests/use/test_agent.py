@@ -22,8 +22,9 @@ from memalpha.retrieval import two_layer
 from memalpha.store.journal import Journal, Namespace, Origin, hash_prompt
 from memalpha.types import Entry, Operation, OperationKind, ResultCode
 from memalpha.use.access import Caller
-from memalpha.use.agent import LOCAL, AsyncMemoryAgent, MemoryAgent, Reply
+from memalpha.use.agent import AsyncMemoryAgent, MemoryAgent, Reply
 from memalpha.use.operations import ENDPOINTS, Operations
+from memalpha.use.store import LOCAL
 
 CONFIG = FACTS
 MARTA, IVAN = Namespace("marta"), Namespace("ivan")
@@ -145,7 +146,7 @@ def test_each_piece_of_a_long_turn_names_its_speaker_where_it_is_read_and_where_
     assert {event.origin.source for event in agent.history()} == {"book"}
     assert all(agent.step.chunk_tokens(piece) <= 60 for piece in pieces)
     assert pieces[0].startswith("Ivan: ") and {piece[:6] for piece in pieces[1:]} == {"Zora: "}
-    with agent._store.reading(LOCAL) as (memory, _):
+    with agent.reading(LOCAL) as (memory, _):
         lines = [(line.content[:6], line.content[6:]) for line in memory.entries("_archive")]
         assert {line.timestamp for line in memory.entries("_archive")} == {"2024-03-05T14:30Z"}
     assert " ".join(part for _, part in lines) == " ".join(said)

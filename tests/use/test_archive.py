@@ -47,7 +47,7 @@ def found(agent, question, who="marta"):
 
 
 def lines(agent, who="marta"):
-    with agent._store.reading(agent._whose(who)) as (memory, _):
+    with agent.reading(who) as (memory, _):
         return [line.content for line in memory.entries(ARCHIVE.name)]
 
 

@@ -18,7 +18,7 @@ from memalpha.cli.journal import (
     Store,
     Wait,
     name_of,
-    opened,
+    open_store,
     read_namespace,
     say,
 )
@@ -96,11 +96,12 @@ def audit(
         )
     history = points if page or as_json else 0
     asks = not (apply or page or as_json) and console.is_terminal and sys.stdin.isatty()
-    with opened(store, key_file, wait) as journal:
-        whose = [read_namespace(namespace)] if namespace else sorted(journal.namespaces())
+    with open_store(store, key_file, wait) as memories:
+        whose = [read_namespace(namespace)] if namespace else sorted(memories.namespaces())
         reports = []
         for each in whose:
-            report = look(journal.memory(each, journal.schema(each)), detectors, history)
+            with memories.durable(each) as durable:
+                report = look(durable, detectors, history)
             if wanted:
                 report.carry_out_all(wanted)
                 report.look_again()

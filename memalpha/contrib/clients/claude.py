@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
@@ -39,6 +38,7 @@ from memalpha.memory.schema import MemorySchema, Section
 from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.text import is_text
 from memalpha.types import Entry, Operation, OperationKind
+from memalpha.use.store import MemoryStore
 
 FILES = MemorySchema("files", (Section("files", description="files of the memory tool"),))
 ROOT = "/memories"
@@ -72,9 +72,8 @@ class ClaudeMemory(BetaAbstractMemoryTool):
         super().__init__(**options)
         if isinstance(namespace, str):
             namespace = Namespace(namespace, "claude")
-        self.journal = store if isinstance(store, Journal) else Journal.open(store)
-        self.durable = self.journal.memory(namespace, FILES)
-        self._lock = threading.Lock()
+        self.namespace = namespace
+        self.store = MemoryStore(store, FILES)
 
     def call(self, input: object) -> Any:
         """Carry out one command; ToolError if a field is missing or of a wrong type."""
@@ -93,8 +92,8 @@ class ClaudeMemory(BetaAbstractMemoryTool):
     def view(self, command: BetaMemoryTool20250818ViewCommand) -> str:
         """List a directory, or show the lines of a file."""
         path = _resolved(command.path)
-        with self._lock:
-            files = _files_of(self.durable.memory)
+        with self.store.durable(self.namespace) as durable:
+            files = _files_of(durable.memory)
         if path in files:
             return _show(command.path, _text_of(files[path]), command.view_range)
         inside = _inside(files, path)
@@ -199,7 +198,8 @@ class ClaudeMemory(BetaAbstractMemoryTool):
 
     def _change(self, change: Callable[[_Files], list[Operation]]) -> _Files:
         """Apply what a function of the files asks for, all or none; return the files before."""
-        with self._lock, self.durable.writing(Origin("claude", "memory tool")) as memory:
+        origin = Origin("claude", "memory tool")
+        with self.store.writing(origin, namespace=self.namespace) as memory:
             before = _files_of(memory)
             for result in memory.apply_all(change(before)):
                 if not result.ok:

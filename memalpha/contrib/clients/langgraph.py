@@ -45,9 +45,9 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section
 from memalpha.retrieval import RetrievalConfig
 from memalpha.retrieval.two_layer import retriever_factory
-from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Change, Entry, JsonObject, Operation, OperationKind, Retriever
+from memalpha.use.store import MemoryStore
 
 ITEMS = MemorySchema("items", (Section("items", description="items of a LangGraph store"),))
 _SEARCHED = "searched"  # field of an entry's JSON, beside those of an Item
@@ -80,7 +80,7 @@ class JournalStore(BaseStore):
     """
 
     supports_ttl = False
-    __slots__ = ("_cursor", "_memory", "_store", "_stored", "journal", "namespace")
+    __slots__ = ("_cursor", "_memory", "_stored", "namespace", "store")
 
     def __init__(
         self,
@@ -91,8 +91,7 @@ class JournalStore(BaseStore):
         if isinstance(namespace, str):
             namespace = Namespace(namespace, "langgraph")
         self.namespace = namespace
-        self.journal = store if isinstance(store, Journal) else Journal.open(store)
-        self._store = IndexedStore(self.journal, ITEMS, retriever_factory(retrieval, archive=False))
+        self.store = MemoryStore(store, ITEMS, retriever_factory(retrieval, archive=False))
         self._memory: Memory | None = None
         self._cursor = 0
         self._stored: dict[_Place, _Stored] = {}
@@ -109,7 +108,7 @@ class JournalStore(BaseStore):
                     f"index={op.index!r}",
                     expected="None (the whole item is searched) or False (it is not)",
                 )
-        with self._store.reading(self.namespace) as (memory, retriever):
+        with self.store.reading(self.namespace) as (memory, retriever):
             self._follow(memory)
             results = [self._read(op, retriever) for op in wanted]
             if puts:
@@ -121,7 +120,8 @@ class JournalStore(BaseStore):
         return await asyncio.to_thread(self.batch, list(ops))
 
     def _put(self, puts: Mapping[_Place, PutOp]) -> None:
-        with self._store.writing(self.namespace, Origin("langgraph", "put")) as memory:
+        origin = Origin("langgraph", "put")
+        with self.store.writing(origin, namespace=self.namespace) as memory:
             self._follow(memory)
             for place, op in puts.items():
                 change = _operation(op, self._stored.get(place))

@@ -430,7 +430,7 @@ class _Mem0:
         return [_Space(each, wanted, bool(holds)) for each, holds in verdicts if holds is not False]
 
     def _existing(self) -> tuple[Namespace, ...]:
-        return self._agent.journal.namespaces()
+        return self._agent.namespaces()
 
     def _is_own(self, whose: Namespace) -> bool:
         """Whether a namespace is one that this agent reads: of its schema, or of lines alone."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option, Typer
 
 from memalpha.cli.console import complain, console, quiet_libraries
-from memalpha.cli.journal import KeyFile, Wait, opened, say
+from memalpha.cli.journal import KeyFile, Wait, open_store, say
 from memalpha.cli.options import SCHEMA, TRAINED, AsJson, read_key
 from memalpha.errors import ImportStopped, InputError
 from memalpha.files import path_of
@@ -23,8 +23,7 @@ _TELL_SECONDS = 10.0  # between two lines of progress
 
 if TYPE_CHECKING:
     from memalpha.contrib.importing.run import AfterBatch, Found, Imported
-    from memalpha.memory.schema import MemorySchema
-    from memalpha.store.journal import Journal, Namespace
+    from memalpha.store.journal import Namespace
 
 
 def add_verbs(app: Typer) -> None:
@@ -85,6 +84,7 @@ def import_file(
         estimate_tokens,
         import_messages,
     )
+    from memalpha.memory.schema import MemorySchema
     from memalpha.store.journal import Namespace
 
     whose = Namespace(user, agent, session)
@@ -112,8 +112,18 @@ def import_file(
                 )
             report = _read_with(adapter, store, whose, found, section, read_key(key_file), progress)
         else:
-            with opened(store, key_file, wait, new=True) as journal:
-                durable = journal.memory(whose, _schema_of(journal, whose, schema), estimate_tokens)
+            with (
+                open_store(
+                    store,
+                    key_file,
+                    wait,
+                    new=True,
+                    schema=MemorySchema.load(schema or SCHEMA),
+                    count_tokens=estimate_tokens,
+                    adopts=lambda _: schema is None,
+                ) as memories,
+                memories.durable(whose) as durable,
+            ):
                 report = import_messages(durable, found, section=section, progress=progress)
     if not report.stopped:
         check_found(path, found, report)
@@ -123,14 +133,6 @@ def import_file(
             f"stopped after {report.read + report.there} of {total}",
             fix="the same command goes on there",
         )
-
-
-def _schema_of(journal: Journal, whose: Namespace, name: str | None) -> MemorySchema:
-    """Return the named schema; without a name that of the memory, if it has begun."""
-    from memalpha.memory.schema import MemorySchema
-
-    schema = MemorySchema.load(name or SCHEMA)
-    return schema if name is not None else journal.schema_or(schema, whose)
 
 
 def _read_with(
@@ -198,10 +200,11 @@ def _count_read(
     """Return how much of a file earlier imports have read into the archive."""
     if "://" not in store and not Path(store).is_file():
         return 0
-    with opened(store, key_file, wait) as journal:
-        if whose not in journal.namespaces():
+    with open_store(store, key_file, wait) as memories:
+        if whose not in memories.namespaces():
             return 0
-        known = journal.memory(whose, journal.schema(whose)).sources()
+        with memories.durable(whose) as durable:
+            known = durable.sources()
     return sum(each.digest in known for each in (*found.messages, *found.entries))
 
 

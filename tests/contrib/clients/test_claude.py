@@ -79,7 +79,7 @@ def test_each_command_is_answered_as_by_the_packages_own_backend(tmp_path, seed)
     whole = {"command": "view", "path": "/memories"}
     again = ClaudeMemory(tmp_path / "m.db", "marta")
     assert answer(again, whole) == answer(theirs, whole)
-    assert again.journal.verify().ok
+    assert again.store.journal.verify().ok
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_path_outside_is_refused_by_every_command(tmp_path, path):
     ):
         with pytest.raises(ToolError, match=r"^Path "):
             tool.call(command)
-    assert tool.durable.history() == []
+    assert tool.store.history(namespace=tool.namespace) == []
 
 
 FILE = {"path": "/memories/a.md"}
@@ -127,10 +127,10 @@ FILE = {"path": "/memories/a.md"}
 def test_a_command_that_lacks_a_field_changes_nothing_and_says_so(tmp_path, command, says):
     memory = ClaudeMemory(tmp_path / "m.db", "marta")
     memory.call({"command": "create", "path": "/memories/b.md", "file_text": "one"})
-    before = memory.durable.history()
+    before = memory.store.history(namespace=memory.namespace)
     with pytest.raises(ToolError, match=re.escape(says)):
         memory.call(command)
-    assert memory.durable.history() == before
+    assert memory.store.history(namespace=memory.namespace) == before
 
 
 def test_a_command_is_one_operation_that_undo_takes_back_and_forget_erases(tmp_path):
@@ -142,21 +142,21 @@ def test_a_command_is_one_operation_that_undo_takes_back_and_forget_erases(tmp_p
     for name in ("dir/a.md", "dir/b.md"):
         call("create", name, file_text=f"secret zebra of {name}\n")
     tool.call({"command": "rename", "old_path": "/memories/dir", "new_path": "/memories/new"})
-    history = tool.durable.history()
+    history = tool.store.history(namespace=tool.namespace)
     assert [(event.seq, event.entry) for event in history] == [
         (1, "1"),
         (2, "2"),
         (3, "1"),
         (4, "2"),
     ]
-    tool.durable.undo(3, Origin("marta"))  # and with it the whole rename
+    tool.store.undo(3, namespace=tool.namespace)  # and with it the whole rename
     assert "secret zebra of dir/b.md" in call("view", "dir/b.md")
     call("delete", "dir")
     with pytest.raises(ToolError, match="does not exist"):
         call("view", "dir")
     for entry in ("1", "2"):
-        tool.durable.forget(entry)
-    tool.journal.close()
+        tool.store.forget(entry, namespace=tool.namespace)
+    tool.store.close()
     assert all(b"zebra" not in path.read_bytes() for path in tmp_path.iterdir())
 
 

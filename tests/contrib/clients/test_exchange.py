@@ -21,7 +21,7 @@ def memory():
 
 
 def held(memory):
-    with memory.agent._store.reading(memory.agent._whose(None)) as (entries, _):
+    with memory.agent.reading() as (entries, _):
         return [line.content for line in entries.entries(ARCHIVE.name)]
 
 

@@ -131,7 +131,7 @@ def test_history_undo_and_times(tmp_path):
     store.put(("a",), "k", {"v": 2})
     second = store.get(("a",), "k")
     assert first.created_at == first.updated_at == second.created_at < second.updated_at
-    with store._store.durable(store.namespace) as durable:
+    with store.store.durable(store.namespace) as durable:
         durable.undo(2, Origin("marta"))
     assert store.get(("a",), "k") == first
     store.delete(("a",), "k")

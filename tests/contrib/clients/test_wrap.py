@@ -73,7 +73,7 @@ def passages(body):
 
 def held(agent, namespace="marta"):
     """The contents of the entries, and of the lines of the archive."""
-    with agent._store.reading(agent._whose(namespace)) as (memory, _):
+    with agent.reading(namespace) as (memory, _):
         lines = [line.content for line in memory.entries(ARCHIVE.name)]
         return [entry.content for entry in memory], lines
 
