@@ -10,7 +10,6 @@ from anthropic.lib.tools import ToolError
 from anthropic.tools.memory import BetaLocalFilesystemMemoryTool
 
 from memalpha.clients import AsyncClaudeMemory, ClaudeMemory
-from memalpha.store.journal import Origin
 
 NAMES = ["a.md", "b.txt", "dir/c.md", "dir/sub/d.md", "./a.md", "dir/../b.txt", ".hidden", "dir"]
 PATHS = ["/memories", *(f"/memories/{name}" for name in NAMES), "/memories/dir/", "/etc/x"]
