@@ -182,6 +182,13 @@ class Entry:
     metadata: str | None = None
 
 
+class Span(NamedTuple):
+    """A slice of a text in characters: ``text[start:end]``."""
+
+    start: int
+    end: int
+
+
 class Change(NamedTuple):
     """One applied operation: the entry before (None: an insert) and after (None: a delete)."""
 

@@ -46,10 +46,11 @@ from memalpha.types import (
     Prompt,
     ResultCode,
     Retriever,
+    Span,
     TokenCounter,
     ToolCall,
 )
-from memalpha.units import UNIT_TOKENS, Span, units
+from memalpha.units import UNIT_TOKENS, units
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from memalpha.errors import InputError
+from memalpha.speakers import label_name, quoted_labels
 from memalpha.text import check_time, is_text
-from memalpha.types import Chunk, TokenCounter
-from memalpha.units import Span, cut, label_name, quoted_labels
+from memalpha.types import Chunk, Span, TokenCounter
+from memalpha.units import cut
 
 USER = "user"
 ASSISTANT = "assistant"

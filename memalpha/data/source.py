@@ -23,8 +23,8 @@ from memalpha.errors import InputError, SchemaError
 from memalpha.memory.memory import count_words
 from memalpha.qa.metrics import check_metric
 from memalpha.text import plain_ids, to_iso
-from memalpha.types import Chunk, Fact, Instance, JsonMapping, Question, TokenCounter
-from memalpha.units import UNSPACED, Span, cut
+from memalpha.types import Chunk, Fact, Instance, JsonMapping, Question, Span, TokenCounter
+from memalpha.units import UNSPACED, cut
 
 # ------------------------------------------------------------------------------------------------
 # chunks

@@ -16,9 +16,10 @@ from memalpha.conversation.messages import ASSISTANT, USER
 from memalpha.memory.memory import Memory, newer
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.lexical import tokenize
+from memalpha.speakers import speaker_of, split_speaker
 from memalpha.text import later
-from memalpha.types import Change, Chunk, Entry, Operation, OperationKind
-from memalpha.units import UNIT_TOKENS, Span, units
+from memalpha.types import Change, Chunk, Entry, Operation, OperationKind, Span
+from memalpha.units import UNIT_TOKENS, units
 
 ALIKE = 0.55  # cosine of statements that say nearly the same
 # the same, where dates do not tell which is newer: what stands further down in one text may be no
@@ -33,7 +34,6 @@ REPLACED = 0.3
 PLACES = 8
 FACT = 0.35  # least Dice coefficient of the words of a fact and of the line that says it
 BY_OTHERS = 0.6  # of a line of somebody whom the fact does not name
-_NAME_WORDS = 4
 
 
 def losses(
@@ -67,23 +67,17 @@ def turn_of(line: Entry, memory: Memory) -> str | None:
 
     None for what is no line, or has no speaker.
     """
-    speaker = _speaker(line.content)
+    speaker = speaker_of(line.content)
     if line.section != ARCHIVE.name or not speaker:
         return None
     first = line
     before = memory.line_before(first)
     while before is not None and before.source_chunk == line.source_chunk:
-        if _speaker(before.content) != speaker:
+        if speaker_of(before.content) != speaker:
             break
         first = before
         before = memory.line_before(first)
     return first.id
-
-
-def _speaker(text: str) -> str:
-    speaker, colon, _ = text.partition(": ")
-    is_name = len(speaker.split()) <= _NAME_WORDS and not text.startswith(">")  # no quotation
-    return speaker if colon and is_name else ""
 
 
 def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> Entry | None:
@@ -98,7 +92,7 @@ def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> 
     every = set(tokenize(fact.content))
     left = set(tokenize(after.content)) if after else set()
     for line in lines:
-        speaker, text = _parted(line.content)
+        speaker, text = _words_and_text(line.content)
         of_fact = every - speaker
         of_line = set(tokenize(text)) - speaker
         gone = of_fact - left
@@ -117,7 +111,7 @@ def says(text: str, entry: Entry) -> bool:
     """
     every = set(tokenize(entry.content))
     for line in units(text, UNIT_TOKENS, lambda part: len(part.split())):
-        speaker, said = _parted(line)
+        speaker, said = _words_and_text(line)
         words = every - speaker
         if 2 * len(words & set(tokenize(said))) >= len(words):
             return True
@@ -131,16 +125,14 @@ def by_assistant(entry: Entry) -> bool:
 
 def words_said(line: str) -> set[str]:
     """Return the words of a line, the name of who speaks included, unless it is a role."""
-    speaker, text = _parted(line)
+    speaker, text = _words_and_text(line)
     return set(tokenize(text)) | (speaker - {USER, ASSISTANT})
 
 
-def _parted(line: str) -> tuple[set[str], str]:
+def _words_and_text(line: str) -> tuple[set[str], str]:
     """The words of the name of who speaks, and what is said."""
-    speaker = _speaker(line)
-    if not speaker:
-        return set(), line
-    return set(tokenize(speaker)), line.removeprefix(f"{speaker}: ")
+    speaker, text = split_speaker(line)
+    return set(tokenize(speaker)), text
 
 
 # ------------------------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.models.registry import make_tokenizer
 from memalpha.retrieval.archive import archive_chunk
+from memalpha.speakers import quoted_labels, unquoted_labels
 from memalpha.text import unmarked
 from memalpha.types import Chunk
-from memalpha.units import quoted_labels, units, unquoted_labels
+from memalpha.units import units
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.store import LOCAL
 

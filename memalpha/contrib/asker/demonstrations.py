@@ -19,6 +19,7 @@ from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import ARCHIVE
 from memalpha.qa.metrics import contains
 from memalpha.qa.readers import SEARCH, UNKNOWN, request_to_read
+from memalpha.speakers import speaker_of
 from memalpha.text import chat_ids
 from memalpha.training.demonstrations import ANSWERED, SEVERAL, right_answer
 from memalpha.types import Instance, Question
@@ -30,7 +31,6 @@ _NAME = re.compile(  # of several words, or one that begins no sentence
     rf"\b{_CAPITAL}(?:\s+(?:(?:of|the|de|von|van)\s+)?{_CAPITAL})+"
     rf"|(?<![.!?:\]\"“]\s)(?<!^)\b{_CAPITAL}"
 )
-_SPEAKER = re.compile(r"^([^:\n]{1,40}):\s")
 
 
 def demonstrate_asking(
@@ -99,7 +99,6 @@ class Wanted:
     def of(cls, question: Question, memory: Memory) -> "Wanted":
         """Find the passages of a memory that a question needs."""
         lines = memory.entries(ARCHIVE.name)
-        speakers = [_SPEAKER.findall(line.content) for line in lines]
         of_chunks = [
             frozenset(render_entry(line) for line in lines if line.source_chunk == chunk)
             for chunk in question.evidence or ()
@@ -118,7 +117,8 @@ class Wanted:
             holding = [_holding(memory, question, gold) for gold in question.answers]
             groups = [frozenset().union(*holding)]
         chunks = () if question.subject else tuple(of_chunks)
-        return cls(question, tuple(groups), chunks, frozenset(chain.from_iterable(speakers)))
+        speakers = frozenset(speaker_of(line.content) for line in lines) - {""}
+        return cls(question, tuple(groups), chunks, speakers)
 
     def held(self, notes: Sequence[str]) -> tuple[int, int]:
         """Return how many groups, and how many chunks of the evidence, the notes hold."""

@@ -16,11 +16,11 @@ from memalpha.contrib.audit.words import (
     is_assistant,
     named_first,
     overlap,
-    parted,
     stem,
     stems,
     subject_of,
 )
+from memalpha.speakers import split_speaker
 from memalpha.types import Entry
 
 SUPPORTED = 0.5  # share of an entry's telling words that the lines of its chunk have
@@ -161,7 +161,7 @@ def wrong_subject(view: NamespaceView) -> Iterator[Finding]:
             continue
         if subject.casefold() not in view.people:
             continue
-        speaker, text = parted(line.content)
+        speaker, text = split_speaker(line.content)
         clause = _clause(view, entry, text)
         own = _is(view, subject, speaker)
         right = (
@@ -214,9 +214,9 @@ def _first_person(view: NamespaceView, entry: Entry, line: Entry, clause: str) -
     """Who speaks, if a clause in the first person is said of another, whom the chunk does not
     name.
     """
-    speaker, _ = parted(line.content)
+    speaker, _ = split_speaker(line.content)
     named = re.compile(rf"(?i)\b{re.escape(named_first(entry.content))}\b")
-    spoken = (parted(other.content)[1] for other in view.lines_of(entry))
+    spoken = (split_speaker(other.content)[1] for other in view.lines_of(entry))
     said = speaker.casefold() in entry.content.casefold() or any(map(named.search, spoken))
     if not speaker or is_assistant(speaker) or said or _THIRD.search(clause):
         return ""

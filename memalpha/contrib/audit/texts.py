@@ -15,9 +15,9 @@ from pkgutil import iter_modules
 from typing import Any
 
 from memalpha.contrib.audit.view import Action, Fault, Finding, NamespaceView, Proposal
-from memalpha.contrib.audit.words import parted
 from memalpha.credentials import PRIVATE_KEY, Sensitive, apart, secrets_in, whole_token
 from memalpha.errors import MissingExtraError
+from memalpha.speakers import split_speaker
 from memalpha.types import Entry
 
 
@@ -98,10 +98,10 @@ def _goes_on(before: Entry, line: Entry) -> bool:
     """Whether a line begins inside the word with which the line before it ends."""
     if line.source_chunk is None or line.source_chunk != before.source_chunk:
         return False
-    speaker, text = parted(line.content)
+    speaker, text = split_speaker(line.content)
     first = text.partition(" ")[0]
     last = before.content.rpartition(" ")[2]
-    return len(last) + len(first) > _LONG_WORD and speaker == parted(before.content)[0]
+    return len(last) + len(first) > _LONG_WORD and speaker == split_speaker(before.content)[0]
 
 
 def _alone(line: Entry) -> tuple[str, _Parts]:
@@ -114,7 +114,7 @@ def _joined(lines: Sequence[Entry], between: str) -> tuple[str, _Parts]:
     parts: _Parts = []
     for line in lines:
         start = len(text)
-        text += f"{between}{parted(line.content)[1]}" if parts else line.content
+        text += f"{between}{split_speaker(line.content)[1]}" if parts else line.content
         parts.append((line, start, len(text)))
     return text, parts
 

@@ -23,12 +23,12 @@ from memalpha.contrib.audit.words import (
     USER,
     is_assistant,
     overlap,
-    parted,
     stems,
     subject_of,
     telling,
 )
 from memalpha.memory.schema import ARCHIVE
+from memalpha.speakers import split_speaker
 from memalpha.store.history import Event
 from memalpha.types import Entry
 
@@ -239,7 +239,7 @@ class NamespaceView:
     @cached_property
     def people(self) -> frozenset[str]:
         """Who speaks, and whom entries begin with, in lower case."""
-        speakers = {parted(line.content)[0].casefold() for line in self.lines}
+        speakers = {split_speaker(line.content)[0].casefold() for line in self.lines}
         firsts = {subject_of(entry.content).casefold() for entry in self.entries}
         return frozenset((speakers | firsts | self.names_of_user) - {""})
 
@@ -247,12 +247,12 @@ class NamespaceView:
     def capitalised(self) -> frozenset[str]:
         """The words that lines write with a capital inside a sentence."""
         inside = re.compile(r"(?<=[\w,] )[A-Z][\w-]+")
-        words = (inside.findall(parted(line.content)[1]) for line in self.lines)
+        words = (inside.findall(split_speaker(line.content)[1]) for line in self.lines)
         return frozenset(chain.from_iterable(words))
 
     def by_user(self, line: Entry) -> bool:
         """Whether a person says a line, and it is no recalled text."""
-        return line.id not in self.tagged and not is_assistant(parted(line.content)[0])
+        return line.id not in self.tagged and not is_assistant(split_speaker(line.content)[0])
 
     def words_of(self, entry: Entry) -> frozenset[str]:
         """Return the stems that say which fact an entry holds, without names of people."""

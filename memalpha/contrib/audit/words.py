@@ -32,8 +32,6 @@ _SUFFIXES = ("ingly", "ings", "ing", "edly", "ied", "ies", "ed", "ers", "er", "e
 _LEAST_STEM = 3  # letters that stay when a suffix goes
 _PREFIX = 5  # letters in common that make two long words one
 _ROLE = re.compile(r"(?i)(?:the )?(?:assistant|system|ai|bot|model|chatgpt|claude|gemini|agent)")
-_LABEL = re.compile(r"\s*([^\s:>][^:\n]{0,40}):\s+(.*)", re.DOTALL)
-_NAME_WORDS = 4
 _NEGATION = re.compile(r"(?i)n't\b|n’t\b|\b(?:not|never|no longer|no more|no|without)\b")
 _POSSESSIVE = re.compile(r"['’]s?(?!\w)")
 _ACTS = re.compile(
@@ -101,18 +99,9 @@ def negated(text: str) -> bool:
     return bool(_NEGATION.search(text))
 
 
-@lru_cache(maxsize=65536)
-def parted(line: str) -> tuple[str, str]:
-    """Return who says a line (empty: nobody is named) and what is said."""
-    match = _LABEL.match(line)
-    if match is None or len(match[1].split()) > _NAME_WORDS:
-        return "", line
-    return match[1], match[2]
-
-
 def forget_texts() -> None:
     """Drop every text that these functions have kept, as something of it was erased."""
-    for kept in (stem, stems, telling, parted):
+    for kept in (stem, stems, telling):
         kept.cache_clear()
 
 

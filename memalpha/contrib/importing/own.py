@@ -34,8 +34,9 @@ from memalpha.data.source import (
 from memalpha.errors import InputError
 from memalpha.files import path_of
 from memalpha.qa.metrics import contains, words
-from memalpha.types import Chunk, Question, TokenCounter
-from memalpha.units import Span, sentences, speaker_labels
+from memalpha.speakers import speaker_labels
+from memalpha.types import Chunk, Question, Span, TokenCounter
+from memalpha.units import sentences
 
 MASK = "___"
 ASK = "What stood in the gap? {}"

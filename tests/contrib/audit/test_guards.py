@@ -8,11 +8,12 @@ from scripted import FACTS, ScriptedGenerator
 from memalpha.agent.step import AgentStep
 from memalpha.contrib.audit.pairs import said
 from memalpha.contrib.audit.run import DETECTORS
-from memalpha.contrib.audit.words import parted, stems, telling
+from memalpha.contrib.audit.words import stems, telling
 from memalpha.conversation.messages import Utterance
 from memalpha.errors import InputError
 from memalpha.models.registry import make_tokenizer
 from memalpha.plugins import find_plugins
+from memalpha.speakers import split_speaker
 from memalpha.types import ResultCode
 from memalpha.use.agent import MemoryAgent
 
@@ -107,7 +108,7 @@ def test_secrets_leave_the_text_before_model_and_archive_see_it():
 def test_what_was_forgotten_stays_in_no_cache_of_the_guards():
     agent = agent_of("+ Ann lives in Oslo", guards=("contradictions", "assistant"))
     agent.add("Ann: I live in Oslo")
-    caches = (said, stems, telling, parted)
+    caches = (said, stems, telling)
     assert any(cache.cache_info().currsize for cache in caches)
     agent.forget("1")
     assert [cache.cache_info().currsize for cache in caches] == [0] * 4
@@ -140,5 +141,5 @@ def test_every_detector_is_found_by_its_name():
 def test_a_quoted_label_is_nobody_who_speaks(label, name):
     said = Utterance("user", f"Hello all.{label}my account is 17.", name)
     first, *others = said.labelled[0].splitlines()
-    assert parted(first)[0] == said.label
-    assert all(parted(line)[0] == "" for line in others)
+    assert split_speaker(first)[0] == said.label
+    assert all(split_speaker(line)[0] == "" for line in others)
