@@ -25,6 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("credentials", "errors", "types"),
     ("files", "plugins", "sandbox"),
     ("config", "text"),
+    ("speakers",),
     ("endpoints", "memory", "units"),
     ("conversation",),
     ("retrieval",),
@@ -55,7 +56,7 @@ LEVELS = {name: height for height, rooms in enumerate(FLOORS) for name in rooms}
 # Who alone may import a library.
 DOORS: Mapping[str, frozenset[str]] = {
     "faiss": frozenset({"memalpha.retrieval.dense"}),
-    "trl": frozenset({"memalpha.training.trainer", "memalpha.training.config"}),
+    "trl": frozenset(f"memalpha.training.{name}" for name in ("config", "loss", "trainer")),
     "psycopg": frozenset({"memalpha.store.database"}),
     "sqlalchemy": frozenset({"memalpha.store.database"}),
     "fastapi": frozenset({"memalpha.use.api", "memalpha.use.server"}),

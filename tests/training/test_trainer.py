@@ -2,8 +2,8 @@
 TRL, and what it logs."""
 
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
 
 import gradient_check
 import pytest
@@ -13,15 +13,14 @@ from rollouts import make_instance, step_reward
 
 from memalpha.errors import InputError
 from memalpha.training.config import RunOptions
-from memalpha.training.trainer import MemoryGRPOTrainer
+from memalpha.training.sampling import DrawPlan, RolloutSampler
 from memalpha.types import Sampling
 
 
 def test_rollouts_are_drawn_with_the_options_and_every_step_with_a_seed_of_its_own(tmp_path):
-    made = make_trainer(Case(), tmp_path)
-    made.top_p, made.top_k = 0.8, 7
-    first, second = made._sampling(0), made._sampling(1)
-    assert made._sampling(0) == first
+    made = make_trainer(Case(), tmp_path, trl={"top_p": 0.8, "top_k": 7})
+    first, second = made.sampler.sampling(0), made.sampler.sampling(1)
+    assert made.sampler.sampling(0) == first
     assert (
         replace(first, seed=None)
         == replace(second, seed=None)
@@ -55,8 +54,11 @@ def test_a_group_is_asked_the_same_share_of_the_questions_and_steps_differ():
     instance = make_instance("a", "text", ask=[f"word{i}" for i in range(10)])
 
     def asked(share, step=0):
-        given = {"options": SimpleNamespace(question_share=share), "args": SimpleNamespace(seed=1)}
-        return MemoryGRPOTrainer._with_questions(SimpleNamespace(**given), instance, step).questions
+        plan = DrawPlan(
+            8, 8, 1, seed=1, rank=0, ranks=1, sampling=Sampling(8), question_share=share
+        )
+        sampler = RolloutSampler(None, [instance], None, None, None, plan, nullcontext)
+        return sampler.with_questions(instance, step).questions
 
     assert asked(1.0) == instance.questions
     for share, count in ((0.5, 5), (0.45, 5), (0.01, 1), (0.99, 10)):
