@@ -17,7 +17,7 @@ from memalpha.agent.step import AgentStep, check_context
 from memalpha.errors import InputError, ServiceError
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import build_nano, load_policy_model, resolve_model, write_adapter_record
-from memalpha.models.policy import base_of
+from memalpha.models.adapters import base_of
 from memalpha.models.registry import MODEL_RECORD, write_model_record
 from memalpha.types import Prompt, Sampling
 

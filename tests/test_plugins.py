@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -310,4 +311,4 @@ def test_a_role_that_is_none_is_refused(tmp_path):
 def test_an_adapter_that_searches_needs_a_reader_that_does(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "find_plugins", lambda group: {})
     with pytest.raises(InputError, match="searches 2 times, and no installed package"):
-        readers.reader_with(tmp_path, list, 9, len, searches=2)
+        readers.open_reader(tmp_path, 9, len, lambda _: Mock(), searches=2)

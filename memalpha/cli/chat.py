@@ -76,8 +76,6 @@ def _open(context: Context, options: bool, new: bool = True) -> Iterator[Convers
     """Give the conversation of one user with the agent that the options name; the store may be
     ``new``.
     """
-    from memalpha.generation.hf import frozen_base
-    from memalpha.qa.readers import ModelReader, RecallReader
     from memalpha.retrieval import two_layer
     from memalpha.store.journal import Namespace
 
@@ -89,18 +87,12 @@ def _open(context: Context, options: bool, new: bool = True) -> Iterator[Convers
     if not new:
         with open_store(about.store, about.key_file) as memories:
             memories.journal.schema(namespace)  # there is such a memory
-    with about.load(trained) as agent:
+    with about.load(trained, base_reads=True) as agent:
         with agent.durable(namespace) as durable:
             size = durable.memory.clock - 1
         if agent.step.new_retriever is two_layer.retriever_by_size and size > two_layer.EMBEDDED:
             how = "searched by words (--retrieval hybrid: by meaning, slower)"
             complain(f"{size} operations: {how}")
-        model = getattr(agent.generator.generator, "model", None)
-        recalls = about.reader is None and isinstance(agent.reader, RecallReader)
-        if recalls and hasattr(model, "disable_adapter"):
-            base = frozen_base(model, agent.step.encoder.tokenizer, 128)
-            longest = min(512, about.reader_tokens)
-            agent.reader = ModelReader(base, longest, agent.step.encoder.count)
         yield Conversation(agent, namespace)
 
 

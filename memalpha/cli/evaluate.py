@@ -43,7 +43,8 @@ def evaluate(
     from memalpha.measure.options import GROUPS, parse_evaluate_options
     from memalpha.measure.run import evaluate as run_evaluation
     from memalpha.measure.tables import overall_tables, terminal
-    from memalpha.models.policy import agent_folder, base_of, is_whole
+    from memalpha.models.adapters import base_of, is_whole
+    from memalpha.models.agent import agent_folder
 
     list_options(options, GROUPS)
     if bool(trained) != bool(data):

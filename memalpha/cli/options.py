@@ -87,13 +87,15 @@ class AgentOptions(Options):
                 expected="one of the two: the endpoint's model answers",
             )
 
-    def load(self, trained: str | None) -> MemoryAgent:
+    def load(self, trained: str | None, *, base_reads: bool = False) -> MemoryAgent:
         """Load the agent of a folder or Hub name, or of the endpoint, with its store; without both
         (None) nothing writes entries: what is said goes into the archive.
+
+        ``base_reads``: where neither the options nor the agent name a reader, the adapter's base
+        answers; a whole model has none.
         """
         from memalpha.agent.config import AgentConfig
         from memalpha.endpoints import ChatClient
-        from memalpha.qa.readers import EndpointReader
         from memalpha.use.agent import MemoryAgent
 
         key = read_key(self.key_file)
@@ -117,14 +119,18 @@ class AgentOptions(Options):
                 guards=self.guards,
             )
         served = bool(self.reader_url or self.reader_model)
-        client = ChatClient(self.reader_url, self.reader_model) if served else None
-        agent = MemoryAgent.load(
+        reader: str | Path | ChatClient | None = self.reader
+        if served:
+            reader = ChatClient(self.reader_url, self.reader_model)
+        if reader is None and base_reads:
+            reader = _named_or_base(trained)
+        return MemoryAgent.load(
             trained,
             self.model,
             store=self.store,
             key=key,
-            reader="" if client else self.reader,
-            reader_tokens=min(512, self.reader_tokens),
+            reader=reader,
+            reader_tokens=self.reader_tokens if served else min(512, self.reader_tokens),
             retrieve_k=self.retrieve_k,
             archive=self.archive,
             device=self.device,
@@ -132,9 +138,16 @@ class AgentOptions(Options):
             trust_tools=self.trust_tools,
             guards=self.guards,
         )
-        if client:
-            agent.reader = EndpointReader(client, self.reader_tokens, agent.step.encoder.count)
-        return agent
+
+
+def _named_or_base(trained: str) -> str | Path:
+    """Return the reader that an agent names, else its base; of a whole model none."""
+    from memalpha.models.adapters import is_whole
+    from memalpha.models.agent import find_agent, own_reader
+    from memalpha.qa.readers import BASE, RECALL
+
+    folder, _ = find_agent(trained)
+    return own_reader(folder) or (RECALL if is_whole(folder) else BASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -459,7 +459,6 @@ def _check_length(config: PretrainedConfig, tokens: int, capacity: int) -> None:
 # answers to chats
 # Greedy, for readers.
 
-Answering = Callable[[list[list[Message]]], list[str]]
 BATCH_TOKENS = 16_384
 
 
@@ -489,13 +488,14 @@ def answer_chats(
 @dataclass(frozen=True)
 class AnsweringModel:
     """Answers chats with the model of a generator, as ``answer_chats``; ``within`` is entered for
-    it.
+    it. ``own_model``: whether nothing else runs the model.
     """
 
     generator: HFGenerator
     tokenizer: PreTrainedTokenizerBase
     max_new_tokens: int
     within: Callable[[], AbstractContextManager[None]] = nullcontext
+    own_model: bool = False
 
     def __call__(self, chats: list[list[Message]]) -> list[str]:
         """Return an answer to each chat."""

@@ -6,6 +6,8 @@ Fully fine-tuned models are another base and need their own evaluation. Greedy c
 answers are made once: agents that differ only in what they search draw nothing twice.
 """
 
+from __future__ import annotations
+
 import time
 from array import array
 from collections.abc import Sequence
@@ -15,15 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.agent.step import context_of
-from memalpha.models.policy import (
-    check_adapter,
-    load_policy_model,
-    load_tokenizer,
-    reader_opening,
-    unknown_bias,
-    weightless,
-)
+from memalpha.models.adapters import check_adapter, weightless
+from memalpha.models.policy import load_policy_model, load_tokenizer
+from memalpha.models.readers import reader_opening, unknown_bias
 from memalpha.models.registry import resolve_model
+from memalpha.qa.readers import BASE
 from memalpha.types import Completion, Generator, Message, Prompt, Sampling
 
 
@@ -78,19 +76,11 @@ class PolicyHost:
             check_adapter(Path(adapter), base, weightless(self.config), self.tokenizer)
             self._checked.add(adapter)
 
-    def answer(
-        self, chats: Sequence[list[Message]], max_new_tokens: int, adapter: str = ""
-    ) -> list[str]:
-        """Answer chats greedily with the base: bare, or with a reader's adapter."""
-        from memalpha.generation.hf import answer_chats
-
-        return answer_chats(
-            _Hosted(self, adapter, reads=True),
-            self.tokenizer,
-            chats,
-            max_new_tokens,
-            self.batch_tokens,
-        )
+    def reader(self, reader: str, max_new_tokens: int) -> HostedReader:
+        """Return what answers chats greedily: the base alone (``base``) or with the adapter in a
+        reader's folder.
+        """
+        return HostedReader(self, "" if reader == BASE else reader, max_new_tokens)
 
     def release(self) -> None:
         """Detach the adapter; the base stays loaded."""
@@ -162,3 +152,28 @@ class _Hosted(NamedTuple):
             for key, completion in zip(new, made, strict=True):
                 host.drawn[key] = completion, seconds
         return [host.drawn[key][0] for key in keys]
+
+
+class HostedReader(NamedTuple):
+    """Answers with a host's base and the adapter of a reader (empty: none); ``max_new_tokens`` is
+    the most that it writes.
+    """
+
+    host: PolicyHost
+    adapter: str
+    max_new_tokens: int
+    own_model: bool = False
+    probabilities: None = None
+
+    def __call__(self, chats: Sequence[list[Message]]) -> list[str]:
+        """Return a reply to each chat."""
+        from memalpha.generation.hf import answer_chats
+
+        host = self.host
+        return answer_chats(
+            _Hosted(host, self.adapter, reads=True),
+            host.tokenizer,
+            chats,
+            self.max_new_tokens,
+            host.batch_tokens,
+        )

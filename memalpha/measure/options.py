@@ -95,6 +95,11 @@ class ReaderSpec(Options):
                 f"reader {self.kind} with adapter {self.adapter!r}",
                 expected="kind: trained, and the folder of a reader",
             )
+        if self.searches is not None and self.kind != "trained":
+            raise InputError(
+                f"reader {self.kind} with searches {self.searches}",
+                expected="kind: trained, and the folder of a reader that searches again",
+            )
 
 
 @dataclass(frozen=True)

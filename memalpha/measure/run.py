@@ -33,16 +33,15 @@ from memalpha.measure.options import (
 from memalpha.measure.summary import observe
 from memalpha.measure.systems import Setting, System
 from memalpha.measure.tables import write_tables
-from memalpha.models.policy import ADAPTER_RECORD
+from memalpha.models.adapters import ADAPTER_RECORD
 from memalpha.models.registry import resolve_model
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import (
-    EndpointReader,
-    ModelReader,
+    BudgetedReader,
     QAEvaluator,
     RecallReader,
+    open_reader,
     reader_messages,
-    reader_with,
 )
 from memalpha.record.folder import MARKER, RunFolder, check_place, environment, folder_digest
 from memalpha.record.lock import FolderLock
@@ -68,7 +67,6 @@ from memalpha.types import (
     silent,
 )
 
-BudgetedReader = RecallReader | ModelReader | EndpointReader
 MODEL_FILES = (  # what a base model's results depend on
     "*.safetensors",
     "*.bin",
@@ -314,13 +312,15 @@ def make_reader(
             "full context",
         )
     budget = left if reads_window else setting.reader_tokens
-    if spec.kind == "endpoint":
-        client = evaluation.endpoints.reader_client()
-        return EndpointReader(client, budget, setting.count, Sampling(spec.max_new_tokens))
-    answer = partial(setting.host.answer, max_new_tokens=spec.max_new_tokens, adapter=spec.adapter)
-    if spec.kind == "base":
-        return ModelReader(answer, budget, setting.count)
-    return reader_with(spec.adapter, answer, budget, setting.count, searches=spec.searches)
+    source = {"trained": spec.adapter}.get(spec.kind, spec.kind)
+    return open_reader(
+        evaluation.endpoints.reader_client() if source == "endpoint" else source,
+        budget,
+        setting.count,
+        lambda reader: setting.host.reader(str(reader), spec.max_new_tokens),
+        sampling=Sampling(spec.max_new_tokens),
+        searches=spec.searches,
+    )
 
 
 # ------------------------------------------------------------------------------------------------

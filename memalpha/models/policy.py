@@ -1,108 +1,23 @@
 """Load a policy: base model, tokenizer, and an adapter that belongs to the base.
 
 The loaded tokenizer has a chat template, an end token and a padding token, and pads on the left;
-the model's padding id agrees. An adapter has ``memalpha_adapter.json`` with the fingerprint of its
-base (architecture and vocabulary size). Other weights of the same architecture give a warning, if
-both sides recorded their sha256.
+the model's padding id agrees.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
-import re
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memalpha.agent.config import AGENT_FILE
 from memalpha.errors import InputError
-from memalpha.files import check_folder, file_sha256, inside, read_object, write_object
-from memalpha.models.registry import NANO, hub_name, model_record, resolve_model
-from memalpha.sandbox import check_patterns
-from memalpha.types import JsonObject, Message
+from memalpha.models.adapters import check_adapter, check_adapter_folder, readable
+from memalpha.models.registry import resolve_model
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-    from memalpha.generation.hf import Answering, AnsweringModel
-
-log = logging.getLogger(__name__)
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DTYPES = ("float32", "bfloat16", "float16")
-# in an adapter's folder: {base_fingerprint, base, base_weights_sha256, ...}
-ADAPTER_RECORD = "memalpha_adapter.json"
-ADAPTER_CONFIG = "adapter_config.json"  # this and the next are named by peft
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
-TOKENIZER_FILES = (
-    "tokenizer*.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.*",
-    "merges.txt",
-    "*.jinja",
-)
-ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS, ADAPTER_RECORD, *TOKENIZER_FILES)
-READERS = {  # that ship beside the agents: name, sha256 of the weights
-    "qwen2.5-0.5b-reader": "3aab2f62f399a099544756400fd22215759e934c4d3496c9e51959632616ab96",
-    "smollm2-135m-reader": "f060c511f36cdde64d3e41cf214947e0e586cb35948c7f0cb4da7bab2245e100",
-}
-_READER = "reader"  # what peft calls a reader's adapter beside a policy's
-_READER_TOKENS = 32  # most that a reader writes
-# Fields of adapter_config.json that plain LoRA has, and those that say nothing about it.
-_SETTINGS = frozenset(
-    {
-        "r",
-        "lora_alpha",
-        "lora_dropout",
-        "target_modules",
-        "exclude_modules",
-        "layers_to_transform",
-        "layers_pattern",
-        "rank_pattern",
-        "alpha_pattern",
-        "fan_in_fan_out",
-        "peft_type",
-        "use_rslora",
-    }
-)
-_NOTES = frozenset(
-    {
-        "auto_mapping",
-        "base_model_name_or_path",
-        "inference_mode",
-        "megatron_core",
-        "peft_version",
-        "qalora_group_size",
-        "revision",
-        "runtime_config",
-    }
-)
-_VALUES: Mapping[str, tuple[object, ...]] = {  # others that do not make it anything else
-    "bias": ("none",),
-    "init_lora_weights": (True, "gaussian", "orthogonal"),
-    "task_type": ("CAUSAL_LM",),
-}
-_FLOATS = ("F16", "BF16", "F32", "F64")  # as safetensors calls them
-_MOST = 2**31  # rank or scale
-_PLAIN_NAME = re.compile(r"[\w.-]*", re.ASCII)
-# Config fields that decide tensor shapes; a missing one counts as null.
-_ARCHITECTURE = (
-    "model_type",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "vocab_size",
-    "tie_word_embeddings",
-)
 
 
 class PolicyModel(NamedTuple):
@@ -112,8 +27,6 @@ class PolicyModel(NamedTuple):
     tokenizer: PreTrainedTokenizerBase
 
 
-# ------------------------------------------------------------------------------------------------
-# loading
 def load_policy_model(
     path: str | Path,
     *,
@@ -142,7 +55,7 @@ def load_policy_model(
         revision = revision or check_adapter_folder(Path(adapter)).get("revision")
     revision = revision or "main"
     tokenizer = load_tokenizer(base, revision)
-    with _readable(f"model {base}", "a causal language model with safetensors weights"):
+    with readable(f"model {base}", "a causal language model with safetensors weights"):
         model, loading = AutoModelForCausalLM.from_pretrained(
             base,
             dtype=name,
@@ -163,22 +76,13 @@ def load_policy_model(
 
         check_adapter(Path(adapter), base, model, tokenizer)
         expected = "a LoRA adapter whose adapter_config.json goes with its weights"
-        with _readable(f"adapter {adapter}", expected):
+        with readable(f"adapter {adapter}", expected):
             # A trained adapter is float32; else it has the base's type, or each layer would copy
             # its input in float32.
             model = PeftModel.from_pretrained(
                 model, str(adapter), is_trainable=trainable, autocast_adapter_dtype=trainable
             )
     return PolicyModel(model, tokenizer)
-
-
-def weightless(config: PretrainedConfig) -> PreTrainedModel:
-    """Return a causal LM on the meta device, to check adapters before loading."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config)
 
 
 def load_tokenizer(path: str | Path, revision: str = "main") -> PreTrainedTokenizerBase:
@@ -193,7 +97,7 @@ def load_tokenizer(path: str | Path, revision: str = "main") -> PreTrainedTokeni
             fix="check the path; give an adapter's folder as the adapter, and its base as the "
             "model",
         )
-    with _readable(f"the tokenizer of {base}", "a transformers tokenizer"):
+    with readable(f"the tokenizer of {base}", "a transformers tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(
             base, revision=revision, padding_side="left", trust_remote_code=False
         )
@@ -211,459 +115,3 @@ def load_tokenizer(path: str | Path, revision: str = "main") -> PreTrainedTokeni
         )
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     return tokenizer
-
-
-@contextmanager
-def _readable(what: str, expected: str) -> Iterator[None]:
-    """Turn errors of transformers and peft about damaged files, which share no base, into one."""
-    try:
-        yield
-    except Exception as error:
-        kind = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
-        raise InputError(f"{what} cannot be loaded: {kind}{error}", expected=expected) from error
-
-
-# ------------------------------------------------------------------------------------------------
-# an adapter's folder
-def check_adapter_folder(adapter: Path) -> JsonObject:
-    """Return an adapter's configuration; InputError unless it is of plain LoRA.
-
-    What else peft knows is refused by name: some of it imports code, or makes weights that the file
-    need not have.
-    """
-    if is_whole(adapter):
-        raise InputError(
-            f"{adapter} is a whole model and no adapter",
-            expected="the folder of a LoRA adapter",
-            fix="give it as the model",
-        )
-    if not (adapter / ADAPTER_CONFIG).is_file():
-        raise InputError(
-            f"adapter folder {adapter} has no adapter_config.json"
-            if adapter.is_dir()
-            else f"adapter folder {adapter} does not exist",
-            fix=f"give {adapter / 'adapter'}"
-            if (adapter / "adapter").is_dir()
-            else "give the folder that `memalpha warmup` or `memalpha train` wrote, or one of its "
-            "checkpoint-N folders",
-        )
-    check_folder(adapter)
-    config = read_object(adapter / ADAPTER_CONFIG)
-    if config.get("peft_type") != "LORA":
-        raise InputError(
-            f"{adapter} is of type {config.get('peft_type')!r}",
-            expected="LORA",
-        )
-    for name, value in config.items():
-        plain = name in _SETTINGS | _NOTES or not value or value in _VALUES.get(name, ())
-        problem = "" if plain else "is not supported"
-        if name in _SETTINGS:
-            problem = _wrong_setting(name, value)
-        if problem:
-            raise InputError(
-                f"{name} of {adapter / ADAPTER_CONFIG} {problem}: {value!r:.200}",
-                expected="an adapter of plain LoRA on linear layers",
-                fix="merge it into its base where it was made, and give the whole model",
-            )
-    return config
-
-
-def is_whole(folder: Path) -> bool:
-    """Whether a folder holds a whole model, as full fine-tuning writes it."""
-    return (folder / "config.json").is_file() and not (folder / ADAPTER_CONFIG).is_file()
-
-
-def _wrong_setting(name: str, value: Any) -> str:
-    """What is wrong with a value of a field of plain LoRA; empty if nothing is."""
-    if name in ("r", "lora_alpha"):
-        return "" if _is_size(value, name == "r") else "is no number above 0"
-    if name == "use_rslora":
-        return "" if isinstance(value, bool | None) else "is not true or false"
-    if name == "lora_dropout":
-        fits = isinstance(value, int | float) and 0 <= value < 1
-        return "" if fits else "is no share below 1"
-    if name in ("rank_pattern", "alpha_pattern"):
-        values = value.values() if isinstance(value, dict) else [value] * bool(value)
-        whole = name == "rank_pattern"
-        return "" if all(_is_size(each, whole) for each in values) else "holds no number above 0"
-    if name in ("target_modules", "exclude_modules", "layers_pattern"):
-        items = value if isinstance(value, list) else [value or ""]
-        return "" if all(isinstance(item, str) for item in items) else "holds no names of layers"
-    return ""
-
-
-def _is_size(value: Any, whole: bool) -> bool:
-    number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    return number and 0 < value < _MOST
-
-
-def adapter_record(adapter: Path) -> JsonObject:
-    """Return what ``write_adapter_record`` wrote beside an adapter; {} if it wrote nothing."""
-    path = adapter / ADAPTER_RECORD
-    return read_object(path) if path.is_file() else {}
-
-
-def write_adapter_record(
-    adapter: str | Path,
-    base: str | Path,
-    config: PretrainedConfig,
-    tokenizer: PreTrainedTokenizerBase,
-    **extra: str,
-) -> Path:
-    """Write the record beside an adapter, with its base and ``extra``, and return its path."""
-    known = model_record(base)
-    name = f"{known['name']}@{known['source']}" if known else str(base)
-    record = {
-        "base": _base_label(name),
-        "base_fingerprint": base_fingerprint(config, len(tokenizer)),
-        "base_weights_sha256": known.get("weights_sha256"),
-        **extra,
-    }
-    path = Path(adapter) / ADAPTER_RECORD
-    write_object(path, record)
-    return path
-
-
-def name_base(model: PreTrainedModel, base: str) -> None:
-    """Write the base's name into an adapter's configuration instead of a path of this machine."""
-    for config in getattr(model, "peft_config", {}).values():
-        config.base_model_name_or_path = _base_label(base)
-
-
-def _base_label(base: str) -> str:
-    return Path(base).name if Path(base).is_dir() else base
-
-
-def base_fingerprint(config: PretrainedConfig, vocabulary_size: int) -> str:
-    """Return the sha256 of a config's architecture fields and the tokenizer's length."""
-    fields = {field: getattr(config, field, None) for field in _ARCHITECTURE}
-    text = json.dumps([fields, vocabulary_size], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def base_name(adapter: str | Path) -> str:
-    """Return what an adapter calls its base, "" if nothing; InputError if it is no adapter."""
-    config = check_adapter_folder(Path(adapter))
-    record = adapter_record(Path(adapter))
-    return str(record.get("base") or config.get("base_model_name_or_path") or "")
-
-
-def base_of(adapter: str | Path) -> str:
-    """Return the base of an adapter, to load it; InputError if it names none, or a folder."""
-    base = base_name(adapter)
-    known = hub_name(base) is not None or base.partition("@")[0] == NANO
-    if not known or Path(base).is_dir():
-        raise InputError(
-            f"adapter {adapter} names {base!r} as its base",
-            expected="a registered or Hub name",
-            fix="name it: model=, --model",
-        )
-    return base
-
-
-def adapter_keys(adapter: Path) -> list[str]:
-    """Return the names of an adapter's matrices; InputError if its weights cannot be read."""
-    from safetensors import SafetensorError, safe_open
-
-    path = adapter / ADAPTER_WEIGHTS
-    pickles = sorted(adapter.glob("adapter_model.*")) if not path.is_file() else []
-    if pickles:
-        raise InputError(
-            f"adapter {adapter} has its weights in {pickles[0].name if pickles else ''} alone",
-            expected=f"{ADAPTER_WEIGHTS}: a pickle can run code and is not read",
-            fix="save it anew with safetensors where it was made",
-        )
-    try:
-        with safe_open(path, framework="np") as tensors:
-            return list(tensors.keys())
-    except (OSError, SafetensorError) as error:
-        raise InputError(
-            f"{path} cannot be read: {error}", expected="the safetensors file of a LoRA adapter"
-        ) from error
-
-
-def check_adapter(
-    adapter: Path, base: Path | str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-) -> None:
-    """Raise InputError unless an adapter fits this base: each of its matrices has a place, finite
-    values and the right shape, none is of a shared weight, and no place is left. Warn if only the
-    base's weights may differ.
-    """
-    config = check_adapter_folder(adapter)
-    shapes = _shapes(adapter)
-    keys = [key.removeprefix("base_model.model.") for key in shapes]
-    strangers = sorted(key for key in keys if ".lora_" not in key)
-    if strangers or not keys:
-        raise InputError(
-            f"adapter {adapter} holds {len(keys) - len(strangers)} LoRA matrices and "
-            f"{strangers[:1]}",
-            expected=f"the matrices of a LoRA adapter in {ADAPTER_WEIGHTS}, no weights of its base",
-        )
-    layers = {key.rpartition(".lora_")[0] for key in keys}
-    record = adapter_record(adapter)
-    trained_on = base_name(adapter)
-    ours = base_fingerprint(model.config, len(tokenizer))
-    theirs = record.get("base_fingerprint")
-    names = [name for name, _ in model.named_modules()]
-    # peft would leave out layers in silence
-    missing = sorted(layers - set(names))
-    why = f"it has no layer {missing[0]}" if missing else f"fingerprints {theirs} and {ours}"
-    if missing or theirs not in (None, ours):
-        raise InputError(
-            f"adapter {adapter} belongs to another base: it was trained on {trained_on}, and the "
-            f"model given is {base} ({why})",
-            fix="give the adapter's own base as the model, or train an adapter on this one "
-            "(`memalpha warmup`)",
-        )
-    shared = sorted(layer for layer in layers if _is_shared(model, layer))
-    if shared:
-        raise InputError(
-            f"adapter {adapter} has matrices for {shared[0]}, whose weight another module of the "
-            "base shares",
-            expected="an adapter of plain LoRA on linear layers below the head",
-            fix="merge it, where it was made, into a base whose head has weights of its own, and "
-            "give the whole model",
-        )
-    _check_names(config, names, adapter / ADAPTER_CONFIG)
-    _check_places(adapter, config, shapes, weightless(model.config))
-    digests = {model_record(base).get("weights_sha256"), record.get("base_weights_sha256")}
-    renamed = Path(trained_on).name.lower() != Path(str(base)).name.lower()
-    if len(digests - {None}) > 1 or (theirs is None and renamed):
-        message = "adapter %s was trained on %s; %s may have other weights of the same model"
-        log.warning(message, adapter, trained_on, base)
-
-
-def _is_shared(model: PreTrainedModel, layer: str) -> bool:
-    """Whether another module of a model has the weight of this layer, too, such as a tied head."""
-    weight = getattr(model.get_submodule(layer), "weight", None)
-    modules = model.modules() if weight is not None else ()
-    # a layer of LoRA shows the weight of the layer that it wraps, and has none of its own
-    own = (dict(module.named_parameters(recurse=False)).get("weight") for module in modules)
-    return sum(parameter is weight for parameter in own) > 1
-
-
-def _shapes(adapter: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each of an adapter's matrices; InputError unless they are numbers."""
-    from safetensors import safe_open
-
-    shapes = {}
-    path = adapter / ADAPTER_WEIGHTS
-    for key in adapter_keys(adapter):
-        with safe_open(path, framework="pt") as tensors:
-            part = tensors.get_slice(key)
-            kind = part.get_dtype()
-            finite = kind in _FLOATS and bool(tensors.get_tensor(key).isfinite().all())
-        if not finite:
-            raise InputError(
-                f"{key} of {path} has type {kind}"
-                if kind not in _FLOATS
-                else f"{key} of {path} holds a value that is no number",
-                expected=f"finite values, of type {', '.join(_FLOATS)}",
-            )
-        shapes[key] = tuple(part.get_shape())
-    return shapes
-
-
-def _check_names(config: JsonObject, names: Sequence[str], path: Path) -> None:
-    """Raise InputError if an adapter names more layers than there are, or by an expression that
-    takes for ever.
-    """
-    patterns = []
-    for field in ("target_modules", "exclude_modules", "rank_pattern", "alpha_pattern"):
-        value = config.get(field) or ()
-        if not isinstance(value, str) and len(value) > len(names):
-            raise InputError(
-                f"{field} of {path} names {len(value)} layers, and the base has {len(names)}",
-                expected="names of the base's layers",
-            )
-        if isinstance(value, str):
-            patterns += [value] * (value != "all-linear")
-        elif field.endswith("_pattern"):
-            patterns += [rf"(.*\.)?({key})$" for key in value if not _PLAIN_NAME.fullmatch(key)]
-    layers = config.get("layers_pattern") or ()
-    for pattern in [layers] if isinstance(layers, str) else layers:
-        patterns.append(rf"(?:^|.*?\.){pattern}\.(?P<idx>\d+)\.")
-    if patterns:
-        check_patterns(patterns, names, str(path))
-
-
-def _check_places(
-    adapter: Path,
-    config: JsonObject,
-    shapes: Mapping[str, tuple[int, ...]],
-    model: PreTrainedModel,
-) -> None:
-    """Raise InputError unless a file's matrices are those that the configuration makes on a base,
-    which ends up with the adapter; it is on the meta device.
-    """
-    import torch
-    from peft import LoraConfig, PeftModel
-    from peft.utils import get_peft_model_state_dict
-
-    expected = "a LoRA adapter whose adapter_config.json goes with its weights"
-    with _readable(f"adapter {adapter}", expected):
-        made = LoraConfig.from_pretrained(str(adapter))
-        with torch.device("meta"):  # a rank of a billion takes no memory
-            policy = PeftModel(model, made)
-        state = get_peft_model_state_dict(policy, save_embedding_layers=False)
-    places = {key: tuple(tensor.shape) for key, tensor in state.items()}
-    extra = sorted(shapes.keys() - places.keys())
-    missing = sorted(places.keys() - shapes.keys())
-    other = sorted(key for key in shapes.keys() & places if shapes[key] != places[key])
-    problem = ""
-    if extra:
-        problem = f"has no place for {extra[0]} ({len(extra)} of {len(shapes)})"
-    elif missing:
-        problem = f"wants {missing[0]}, which is not there ({len(missing)} are missing)"
-    elif other:
-        key = other[0]
-        problem = f"has a size mismatch: {key} is {shapes[key]} and should be {places[key]}"
-    elif bool(config.get("fan_in_fan_out")) != made.fan_in_fan_out:
-        problem = f"says fan_in_fan_out: {config.get('fan_in_fan_out')}, unlike the base's layers"
-    if problem:
-        raise InputError(
-            f"adapter {adapter} cannot be loaded: its adapter_config.json {problem}",
-            expected=expected,
-            fix="put both files back as they were saved",
-        )
-
-
-# ------------------------------------------------------------------------------------------------
-# an agent's folder
-def agent_folder(trained: str | Path) -> Path:
-    """Return the folder of an agent: this one, or a run's ``adapter``; InputError if none."""
-    folder = Path(trained)
-    if not folder.is_dir():
-        raise InputError(
-            f"no folder {str(trained)!r}",
-            expected="a run folder, or that of an adapter or a whole model that memalpha trained",
-        )
-    in_run = folder / "adapter"
-    is_run = (in_run / AGENT_FILE).is_file() and not (folder / AGENT_FILE).is_file()
-    return in_run if is_run else folder
-
-
-def own_reader(folder: Path) -> Path | None:
-    """Return the folder of the reader that an agent names: one inside its own, or a shipped one.
-
-    InputError if it is not there, is elsewhere, or a shipped one has other weights.
-    """
-    name = str(adapter_record(folder).get("reader") or "")
-    if not name:
-        return None
-    digest = READERS.get(name)
-    place = folder.resolve().parent / name if digest else inside(folder, name)
-    weights = place / ADAPTER_WEIGHTS
-    fix = "name another reader, or '' for none: passages are shown then"
-    if not weights.is_file():
-        raise InputError(
-            f"the reader of {folder} is not at {name!r}",
-            expected="the folder of a trained reader",
-            fix=fix,
-        )
-    if digest and file_sha256(weights) != digest:
-        raise InputError(
-            f"{weights} is not of the reader {name!r} that memalpha ships",
-            expected=f"sha256 {digest}",
-            fix=fix,
-        )
-    check_adapter_folder(place)
-    return place
-
-
-def unknown_bias(adapter: str | Path, tokenizer: PreTrainedTokenizerBase) -> dict[int, float]:
-    """Return what a reader adds to the logit of ``unknown`` as an answer's first token, by id.
-
-    {} if its record says nothing; InputError if that is no number.
-    """
-    bias = adapter_record(Path(adapter)).get("unknown_bias", 0.0)
-    if not isinstance(bias, int | float):
-        raise InputError(
-            f"unknown_bias of {adapter} is {bias!r}",
-            expected="a number, such as -0.5",
-        )
-    from memalpha.qa.readers import UNKNOWN
-
-    return {tokenizer.encode(UNKNOWN, add_special_tokens=False)[0]: bias} if bias else {}
-
-
-def trained_reader(
-    adapter: str | Path,
-    *,
-    dtype: str = "float32",
-    device: Any = "cpu",
-    keep_products: bool = True,
-) -> AnsweringModel:
-    """Return what answers with a reader's adapter (``memalpha warmup --teaches reader``)
-    on a base of its own.
-
-    ``keep_products``: as in ``HFGenerator``.
-    """
-    from memalpha.generation.products import exact
-
-    model, tokenizer = load_policy_model(base_of(adapter), adapter=adapter, dtype=dtype)
-    if exact(model):
-        model = model.merge_and_unload()
-    policy = PolicyModel(model.to(device).eval(), tokenizer)
-    return _answering(policy, adapter, keep_products)
-
-
-def reader_beside(policy: PolicyModel, adapter: str | Path) -> Answering | None:
-    """Return a function that answers with a reader's adapter on the base of a policy.
-
-    None if that has another base, or no adapter itself. The function and a generator of the policy
-    have to take turns.
-    """
-    base = resolve_model(base_of(adapter))
-    same = isinstance(base, Path) and str(base) == policy.model.config._name_or_path
-    if not same or not hasattr(policy.model, "peft_config"):
-        return None
-    check_adapter(Path(adapter), base, policy.model.get_base_model(), policy.tokenizer)
-    with _readable(f"adapter {adapter}", "a LoRA adapter"):
-        policy.model.load_adapter(str(adapter), _READER, autocast_adapter_dtype=False)
-    answering = _answering(policy, adapter, keep_products=False)
-
-    def answer(chats: list[list[Message]]) -> list[str]:
-        from memalpha.generation.products import restored
-
-        before = policy.model.active_adapter
-        with restored(policy.model.parameters(), "requires_grad"):
-            policy.model.set_adapter(_READER)
-            try:
-                return answering(chats)
-            finally:
-                policy.model.set_adapter(before)
-
-    return answer
-
-
-def _answering(policy: PolicyModel, adapter: str | Path, keep_products: bool) -> AnsweringModel:
-    from memalpha.generation.hf import AnsweringModel, HFGenerator
-
-    model, tokenizer = policy
-    generator = HFGenerator(
-        model,
-        tokenizer,
-        merge_adapters=False,
-        keep_products=keep_products,
-        first_bias=unknown_bias(adapter, tokenizer),
-        opening=reader_opening(tokenizer),
-    )
-    return AnsweringModel(generator, tokenizer, _READER_TOKENS)
-
-
-def reader_opening(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Return the ids before the first note of a reader's prompt."""
-    from memalpha.qa.readers import reader_messages
-    from memalpha.text import chat_ids, in_common
-
-    chats = [chat_ids(tokenizer, reader_messages(word, [word])) for word in ("a", "b")]
-    return chats[0][: in_common(chats)]
-
-
-def copy_files(source: Path, target: Path, patterns: Sequence[str]) -> None:
-    """Copy the files of a folder that fit a pattern into another, which need not exist."""
-    target.mkdir(exist_ok=True)
-    for pattern in patterns:
-        for path in source.glob(pattern):
-            shutil.copyfile(path, target / path.name)

@@ -8,12 +8,13 @@ of each section, of any length.
 
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from memalpha.agent.config import AGENT_FILE
 from memalpha.endpoints import ChatClient
@@ -43,6 +44,8 @@ from memalpha.types import (
 
 _T = TypeVar("_T")
 UNKNOWN = "unknown"
+RECALL = "recall"  # names of readers: the passages are the answer,
+BASE = "base"  # and the base model of the policy
 SYSTEM = (
     "You answer questions from notes. Use the notes alone. Where notes disagree, the newest holds. "
     "Give the answer itself, as briefly as possible, without a sentence around it. "
@@ -61,6 +64,8 @@ USER = "Notes:\n{notes}\n\n{searched}Question: {question}\nAnswer:"
 NO_NOTES = "(none)"
 MANY = 100  # entries that are looked through for those of a time
 GREEDY = Sampling(max_new_tokens=128)
+Probabilities = Callable[[list[list[Message]], list[str]], list[float]]
+"""How probable the answer to each chat is, in [0, 1]."""
 
 
 def within_budget(
@@ -102,13 +107,19 @@ def reader_messages(
     return [{"role": "system", "content": system}, {"role": "user", "content": text}]
 
 
-class _BudgetedReader:
+class BudgetedReader(ABC):
+    """What all readers share: the passages that fit ``budget_tokens`` are read."""
+
     # the trained readers learned notes without tags, and are moved as often with them
     tagged = False
 
     def __init__(self, budget_tokens: int, count_tokens: TokenCounter) -> None:
         self.budget_tokens = budget_tokens
         self.count_tokens = count_tokens
+
+    @abstractmethod
+    def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
+        """Return one answer per request, in order."""
 
     def fitting(self, request: ReadRequest) -> Sequence[int]:
         """Return the positions of the passages of a request that fit the budget."""
@@ -127,7 +138,7 @@ class _BudgetedReader:
         ]
 
 
-class RecallReader(_BudgetedReader):
+class RecallReader(BudgetedReader):
     """Answers with the retrieved passages; no model."""
 
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
@@ -136,7 +147,7 @@ class RecallReader(_BudgetedReader):
         return [Answer("\n".join(passages), passages) for passages in fitting]
 
 
-class ModelReader(_BudgetedReader):
+class ModelReader(BudgetedReader):
     """Answers with ``generate``: a batch of chats to one reply each, in order.
 
     In training it is the base model without adapters. ``own_model``: whether nothing else runs its
@@ -151,7 +162,7 @@ class ModelReader(_BudgetedReader):
         count_tokens: TokenCounter,
         *,
         own_model: bool = False,
-        probabilities: Callable[[list[list[Message]], list[str]], list[float]] | None = None,
+        probabilities: Probabilities | None = None,
     ) -> None:
         super().__init__(budget_tokens, count_tokens)
         self._generate = generate
@@ -200,37 +211,67 @@ def searches_of(adapter: str | Path) -> int:
     return int(read_object(path).get("searches", 0)) if path.is_file() else 0
 
 
-def reader_with(
-    adapter: str | Path,
-    generate: Callable[[list[list[Message]]], list[str]],
+class ReaderModel(Protocol):
+    """What answers for a ``ModelReader``: the base of a policy or a reader's adapter on a base."""
+
+    @property
+    def own_model(self) -> bool:
+        """Whether nothing else runs its model."""
+
+    @property
+    def probabilities(self) -> Probabilities | None:
+        """What says how probable given answers are; None: it cannot."""
+
+    def __call__(self, chats: list[list[Message]]) -> list[str]:
+        """Return a reply to each chat."""
+
+
+def open_reader(
+    reader: str | Path | ChatClient,
     budget_tokens: int,
     count_tokens: TokenCounter,
+    load: Callable[[str | Path], ReaderModel] | None = None,
     *,
-    own_model: bool = False,
-    probabilities: Callable[[list[list[Message]], list[str]], list[float]] | None = None,
+    sampling: Sampling = GREEDY,
     searches: int | None = None,
-) -> ModelReader:
-    """Return the reader of a trained adapter, given what answers with it: one that searches if the
-    adapter was trained to. ``searches``: how often at most (None: as in its training). InputError
-    if no such reader is installed.
+) -> BudgetedReader:
+    """Return a reader: ``recall`` (the passages are the answer), ``base`` or the folder of a
+    trained reader, with the model that ``load`` gives for it, or the client of a chat server.
+
+    It reads ``budget_tokens`` at most. An adapter that was trained to search again gets a reader
+    that does, at most ``searches`` times (None: as in its training); InputError if no such reader
+    is installed. ``sampling`` is for the server.
     """
-    if searches is None:
-        searches = searches_of(adapter)
+    if isinstance(reader, ChatClient):
+        return EndpointReader(reader, budget_tokens, count_tokens, sampling)
+    if reader == RECALL:
+        return RecallReader(budget_tokens, count_tokens)
+    if load is None:
+        raise ValueError(f"nothing loads the model of the reader {str(reader)!r}")
+    model = load(reader)
+    if reader == BASE:
+        searches = 0
+    elif searches is None:
+        searches = searches_of(reader)
     if not searches:
         return ModelReader(
-            generate, budget_tokens, count_tokens, own_model=own_model, probabilities=probabilities
+            model,
+            budget_tokens,
+            count_tokens,
+            own_model=model.own_model,
+            probabilities=model.probabilities,
         )
     entry = find_plugins("memalpha.readers").get(SEARCHING_READER)
     if entry is None:
         raise InputError(
-            f"the reader {str(adapter)!r} searches {searches} times, and no installed package has a"
+            f"the reader {str(reader)!r} searches {searches} times, and no installed package has a"
             " reader that does",
             expected=f"an entry point {SEARCHING_READER!r} of 'memalpha.readers'",
         )
-    reader: ModelReader = load_plugin(entry)(
-        generate, budget_tokens, count_tokens, searches, own_model=own_model
+    searching: ModelReader = load_plugin(entry)(
+        model, budget_tokens, count_tokens, searches, own_model=model.own_model
     )
-    return reader
+    return searching
 
 
 def wanted_answers(question: Question) -> tuple[str, ...]:
@@ -250,7 +291,7 @@ def answer_of(reply: str) -> Answer | ServiceError:
     return ServiceError(message, fix="raise max_new_tokens")
 
 
-class EndpointReader(_BudgetedReader):
+class EndpointReader(BudgetedReader):
     """Answers with a chat server, from notes between tags; greedy by default (published:
     temperature 0.7).
     """

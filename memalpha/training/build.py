@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Container, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shutil import which
 from typing import NamedTuple, TypeVar
@@ -26,15 +27,16 @@ from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.files import read_object
 from memalpha.generation.graphs import PLAIN_MODELS
-from memalpha.generation.hf import HFGenerator, frozen_base
+from memalpha.generation.hf import HFGenerator
 from memalpha.generation.products import CPUS, exact
 from memalpha.generation.vllm_process import VLLMProcess
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.memory.schema import MemorySchema, presets
 from memalpha.models import load_policy_model, resolve_model
-from memalpha.models.policy import trained_reader
+from memalpha.models.policy import PolicyModel
+from memalpha.models.readers import load_reader
 from memalpha.qa import judges, readers
-from memalpha.qa.readers import QAEvaluator, reader_with
+from memalpha.qa.readers import QAEvaluator, open_reader
 from memalpha.text import opens_thinking
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
 from memalpha.training.credit import make_credit
@@ -332,20 +334,19 @@ def make_reader(
     run: RunOptions, agent: AgentStep, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> Reader:
     """Return the reader the options name."""
-    budget = agent.config.reader_tokens
-    count = agent.encoder.count
-    if run.reader == "recall":
-        return readers.RecallReader(budget, count)
-    if run.reader == "endpoint":
-        return readers.EndpointReader(run.reader_client(), budget, count)
-    if run.reader == "trained":
-        device = PartialState().device
-        trained = trained_reader(run.reader_adapter, dtype=run.dtype, device=device)
-        return reader_with(
-            run.reader_adapter, trained, budget, count, probabilities=trained.probabilities
-        )
-    base = frozen_base(model, tokenizer)
-    return readers.ModelReader(base, budget, count, probabilities=base.probabilities)
+    source = {"trained": run.reader_adapter}.get(run.reader, run.reader)
+    load = partial(
+        load_reader,
+        policy=PolicyModel(model, tokenizer),
+        dtype=run.dtype,
+        device=PartialState().device,
+    )
+    return open_reader(
+        run.reader_client() if source == "endpoint" else source,
+        agent.config.reader_tokens,
+        agent.encoder.count,
+        load,
+    )
 
 
 def make_judge(

@@ -22,7 +22,7 @@ from memalpha.data.load import source_names
 from memalpha.data.rows import digest_instances
 from memalpha.errors import InputError, RunFolderError, TrainingStopped
 from memalpha.models import name_base, resolve_model, write_adapter_record
-from memalpha.models.policy import ADAPTER_FILES, copy_files
+from memalpha.models.adapters import ADAPTER_FILES, copy_files
 from memalpha.record.folder import (
     MARKER,
     RunFolder,

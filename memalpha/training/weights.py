@@ -20,7 +20,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from memalpha.errors import InputError
 from memalpha.files import file_sha256
-from memalpha.models.policy import ADAPTER_WEIGHTS
+from memalpha.models.adapters import ADAPTER_WEIGHTS
 from memalpha.types import AdapterEngine, Generator
 
 if TYPE_CHECKING:

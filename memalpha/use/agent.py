@@ -11,22 +11,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
-import re
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
-from memalpha.agent.step import AgentStep, check_context
+from memalpha.agent.step import AgentStep
 from memalpha.conversation.messages import ASSISTANT, joined_messages, read_messages
 from memalpha.conversation.recalled import sentences_of, without_recalled
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
-from memalpha.files import path_of
 from memalpha.generation.serving import (
     BatchingGenerator,
     ByteTokenizer,
@@ -36,16 +34,11 @@ from memalpha.generation.serving import (
 )
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import OF_PROGRAMS, MemorySchema
-from memalpha.models.policy import (
-    PolicyModel,
-    agent_folder,
-    base_of,
-    load_policy_model,
-    own_reader,
-    reader_beside,
-    trained_reader,
-)
+from memalpha.models.agent import load_agent, own_reader
+from memalpha.models.policy import PolicyModel
+from memalpha.models.readers import load_reader
 from memalpha.qa.readers import (
+    RECALL,
     UNKNOWN,
     EndpointReader,
     ModelReader,
@@ -53,7 +46,7 @@ from memalpha.qa.readers import (
     Retrieved,
     answer,
     find_passages,
-    reader_with,
+    open_reader,
 )
 from memalpha.retrieval import RetrievalMode
 from memalpha.retrieval.lexical import tokenize
@@ -73,13 +66,14 @@ from memalpha.types import (
     Reader,
     ReadRequest,
     Sampling,
+    Span,
 )
-from memalpha.units import Span, cut
+from memalpha.units import cut
 from memalpha.use.guards import Guards
 from memalpha.use.store import MemoryStore, need_text
 
 if TYPE_CHECKING:
-    from memalpha.generation.hf import HFGenerator
+    pass
 
 Keeper = Callable[[DurableMemory, Memory, int, Origin, Sequence[Change]], None]
 """Archives a chunk that an agent has read: is given the memory to write to, the chunk's number, the
@@ -87,6 +81,7 @@ origin of the operations, and what they changed."""
 NEW_SCHEMA = "small_core"  # of a new memory without a model
 CHAT_MODEL = AgentConfig(reader_tokens=2048)  # of a chat model on a server, not trained
 _KNOWN_HITS = 5  # entries, and lines, that a sentence of an assistant is compared with
+_BASE_TOKENS = 128  # most that a base without its adapter writes as an answer
 _TRIES = 5  # to read a text whose namespace changes meanwhile
 
 
@@ -208,7 +203,7 @@ class MemoryAgent(MemoryStore):
         *,
         store: str | Path | Journal | None = None,
         key: bytes | None = None,
-        reader: Reader | str | Path | None = None,
+        reader: Reader | ChatClient | str | Path | None = None,
         reader_tokens: int = 512,
         retrieve_k: int | None = None,
         archive: bool | None = None,
@@ -217,14 +212,15 @@ class MemoryAgent(MemoryStore):
         trust_tools: bool = False,
         guards: Sequence[str] = (),
     ) -> MemoryAgent:
-        """Load a trained agent with a store; for the arguments and errors see ``load_trained`` and
+        """Load a trained agent with a store; for the arguments and errors see ``load_agent`` and
         ``MemoryAgent``.
 
-        ``reader`` may be a trained reader's folder (``memalpha warmup --teaches reader``); None
-        takes the one that the agent names, if any; an empty text none. It reads ``reader_tokens``
-        at most.
+        ``reader`` may be what ``open_reader`` takes: a trained reader's folder (``memalpha warmup
+        --teaches reader``), ``base`` (the adapter's base without it), the client of a chat server,
+        ``recall`` or an empty text (none: passages are shown). None takes the reader that the agent
+        names, if any. It reads ``reader_tokens`` at most.
         """
-        step, generator, name = load_trained(
+        loaded = load_agent(
             trained,
             model,
             archive=archive,
@@ -233,24 +229,28 @@ class MemoryAgent(MemoryStore):
             trust_tools=trust_tools,
             for_use=True,
         )
-        reader = own_reader(find_trained(trained)[0]) if reader is None else reader or None
-        if isinstance(reader, str | Path):
-            beside = reader_beside(PolicyModel(generator.model, generator.tokenizer), reader)
-            reader = reader_with(
-                reader,
-                beside or trained_reader(reader, dtype=dtype, device=device, keep_products=False),
-                reader_tokens,
-                step.encoder.count,
-                own_model=beside is None,
+        step, generator = loaded.step, loaded.generator
+        source = own_reader(loaded.folder) or RECALL if reader is None else reader or RECALL
+        if isinstance(source, str | Path | ChatClient):
+            load_model = partial(
+                load_reader,
+                policy=PolicyModel(generator.model, generator.tokenizer),
+                beside=True,
+                base_tokens=_BASE_TOKENS,
+                dtype=dtype,
+                device=device,
+                keep_products=False,
             )
+            budget = step.config.reader_tokens if source == RECALL else reader_tokens
+            source = open_reader(source, budget, step.encoder.count, load_model)
         return cls(
             step,
             generator,
-            reader,
+            source,
             store=store,
             key=key,
             retrieve_k=retrieve_k,
-            name=name,
+            name=loaded.name,
             guards=guards,
         )
 
@@ -525,103 +525,3 @@ class AsyncMemoryAgent:
 
     def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         return partial(asyncio.to_thread, getattr(self.agent, name))
-
-
-# ------------------------------------------------------------------------------------------------
-# loading
-# the only files that are fetched: never code
-_AGENT_FILES = [
-    "*.json",
-    "*.safetensors",
-    "*.jinja",
-    "*.txt",
-    "*.model",
-    "memalpha_schema.yaml",
-]
-_EXPECTED = (
-    "a folder that memalpha train or memalpha warmup wrote, "
-    "or a Hub name owner/name or owner/name@revision"
-)
-_HUB_NAME = re.compile(r"[^./~@][^/@]*/[^/@]+(@.*)?")
-
-
-def find_trained(trained: str | Path) -> tuple[Path, str]:
-    """Return folder and name of an adapter, whole model or run; a Hub name is fetched. ServiceError
-    if the Hub does not answer.
-    """
-    text = str(trained)
-    path = path_of(text or "no name", _EXPECTED)
-    if text and path.is_dir():
-        return agent_folder(text), path.resolve().name
-    if isinstance(trained, Path) or not _HUB_NAME.fullmatch(text):
-        raise InputError(
-            f"no trained agent at {text!r}",
-            expected=_EXPECTED,
-        )
-    from huggingface_hub import errors, snapshot_download
-
-    name, _, revision = text.partition("@")
-    unknown = (
-        errors.RepositoryNotFoundError,
-        errors.RevisionNotFoundError,
-        errors.HFValidationError,
-    )
-    try:
-        downloaded = snapshot_download(name, revision=revision or None, allow_patterns=_AGENT_FILES)
-    except unknown as error:
-        raise InputError(
-            f"the Hub has no {text!r}",
-            expected="the name of a repository that can be read",
-            fix="check the spelling; log in (`hf auth login`) if it is private",
-        ) from error
-    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
-        raise ServiceError(
-            f"{name} could not be fetched from the Hub: {str(error).splitlines()[0]}",
-            fix="give the folder of a copy",
-        ) from error
-    return Path(downloaded), f"{name}@{Path(downloaded).name[:12]}"
-
-
-def load_trained(
-    trained: str | Path,
-    model: str | Path | None = None,
-    *,
-    archive: bool | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    trust_tools: bool = False,
-    for_use: bool = False,
-) -> tuple[AgentStep, HFGenerator, str]:
-    """Load a trained agent from a folder or Hub name (``find_trained``).
-
-    ``model`` is the base (None: the one the adapter names),
-    ``archive`` whether what was read is kept and searched, too (None: the agent's own), ``dtype``
-    the type of the base's weights. ``trust_tools`` as in ``AgentConfig.load``. ``for_use``:
-    adapters are not merged, which takes a second copy of weights, and the keys and values of a
-    prompt's fixed words are kept. The third value is the agent's name, a Hub name with its commit.
-    """
-    from memalpha.generation.hf import HFGenerator
-
-    folder, name = find_trained(trained)
-    config = AgentConfig.load(folder, trust_tools)
-    if archive is not None:
-        config = replace(config, archive=archive)
-    whole = (folder / "config.json").is_file()
-    base = folder if whole else model or base_of(folder)
-    policy = load_policy_model(base, adapter=None if whole else folder, dtype=dtype)
-    try:
-        policy.model.to(device).eval()
-    except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no one for it
-        raise InputError(
-            f"device {device!r} cannot be used: {str(error).splitlines()[0]}",
-            expected="a device of this machine as torch names it, such as cpu, cuda, cuda:1 or mps",
-        ) from error
-    step = AgentStep(config, policy.tokenizer)
-    check_context(step, policy.model.config)
-    generator = HFGenerator(
-        policy.model,
-        policy.tokenizer,
-        merge_adapters=False if for_use else None,
-        opening=step.encoder.opening if for_use else (),
-    )
-    return step, generator, name

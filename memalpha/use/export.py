@@ -20,19 +20,18 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.files import read_object, replacing_folder, write_object
 from memalpha.memory.schema import MemorySchema, Section, presets
-from memalpha.models.policy import (
+from memalpha.models.adapters import (
     ADAPTER_FILES,
     ADAPTER_RECORD,
     TOKENIZER_FILES,
     adapter_keys,
     adapter_record,
-    agent_folder,
     base_name,
     base_of,
     copy_files,
-    load_policy_model,
-    own_reader,
 )
+from memalpha.models.agent import agent_folder, own_reader
+from memalpha.models.policy import load_policy_model
 from memalpha.models.registry import LICENSE, MODELS, hub_name
 from memalpha.record.folder import RunFolder, masked, masked_command, nameless
 from memalpha.rewards import RewardConfig

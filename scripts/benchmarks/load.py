@@ -24,10 +24,11 @@ agent = MemoryAgent.load(sys.argv[1])
 """
 LOAD_TWO = """
 from pathlib import Path
-from memalpha.models.policy import own_reader, trained_reader
+from memalpha.models.agent import load_agent, own_reader
+from memalpha.models.readers import trained_reader
 from memalpha.qa.readers import ModelReader
-from memalpha.use.agent import MemoryAgent, load_trained
-step, generator, _ = load_trained(sys.argv[1])
+from memalpha.use.agent import MemoryAgent
+step, generator, *_ = load_agent(sys.argv[1])
 folder = own_reader(Path(sys.argv[1]))
 answering = folder and trained_reader(folder, keep_products=False)
 reader = answering and ModelReader(answering, 512, step.encoder.count, own_model=True)

@@ -14,6 +14,7 @@ from memalpha.generation import products
 from memalpha.generation.hf import HFGenerator, mark_prefixes, within_tokens
 from memalpha.measure.host import PolicyHost
 from memalpha.models import load_policy_model, resolve_model
+from memalpha.qa.readers import BASE
 from memalpha.text import chat_ids
 from memalpha.types import Prompt, Sampling
 
@@ -65,11 +66,11 @@ def test_policies_in_any_order_say_what_they_say_alone(
     first, second = map(str, adapters)
     reads = second if reader else ""
     generators = {folder: host.generator(folder) for folder in alone}
-    assert PolicyHost("nano", batch_tokens=1).answer(CHATS, 6) == alone[""]
+    assert PolicyHost("nano", batch_tokens=1).reader(BASE, 6)(CHATS) == alone[""]
     for folder in ("", first, second, first, "", second, "", first, second, first):
         host.drawn.clear()  # else only the first of each would be drawn
         assert texts(generators[folder], prompts(host.tokenizer)) == alone[folder], folder
-        assert host.answer(CHATS, 6, reads) == alone[reads]
+        assert host.reader(reads or BASE, 6)(CHATS) == alone[reads]
     host.release()
     assert not any("lora" in name for name, _ in host._policy.named_parameters())
     assert texts(generators[""], prompts(host.tokenizer)) == alone[""]

@@ -20,7 +20,8 @@ from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.data.load import load_data
 from memalpha.endpoints import ChatClient
-from memalpha.use.agent import MemoryAgent, load_trained
+from memalpha.models.agent import load_agent
+from memalpha.use.agent import MemoryAgent
 
 VLLM = ROOT / ".venv-vllm" / "bin" / "python"
 pytestmark = [
@@ -197,7 +198,7 @@ def test_three_steps_of_rollouts_by_the_server_and_none_from_another_policy(serv
 
 
 def test_an_agent_at_the_server_does_what_it_does_with_the_model_here(server):
-    step, generator, _ = load_trained(server.model)
+    step, generator, *_ = load_agent(server.model)
     config = replace(
         step.config, schema="facts", archive=True
     )  # without the toy's limits, which are in the model's own tokens

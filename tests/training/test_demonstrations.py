@@ -24,7 +24,8 @@ from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.errors import InputError, RunFolderError, SchemaError, TrainingAborted
 from memalpha.generation.hf import HFGenerator
 from memalpha.measure.host import PolicyHost
-from memalpha.models.policy import load_policy_model, trained_reader, unknown_bias
+from memalpha.models.policy import load_policy_model
+from memalpha.models.readers import trained_reader, unknown_bias
 from memalpha.qa.metrics import score
 from memalpha.qa.readers import UNKNOWN, reader_messages
 from memalpha.text import chat_ids
@@ -690,7 +691,7 @@ def test_a_reader_s_bias_moves_what_it_says_first_to_unknown_or_away_from_it(rea
         (folder / "memalpha_adapter.json").write_text(json.dumps(record | {"unknown_bias": bias}))
         assert unknown_bias(folder, policy.tokenizer) == {unknown: bias}
         in_training, host = trained_reader(folder)(CHATS), PolicyHost("nano")
-        assert in_training == host.answer(CHATS, 32, str(folder))
+        assert in_training == host.reader(str(folder), 32)(CHATS)
         first = [
             policy.tokenizer.encode(text, add_special_tokens=False)[:1] == [unknown]
             for text in in_training

@@ -16,10 +16,11 @@ from transformers.cache_utils import Cache
 from memalpha.agent.config import AgentConfig
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import load_policy_model, write_adapter_record
-from memalpha.models.policy import trained_reader
+from memalpha.models.agent import load_agent
+from memalpha.models.readers import trained_reader
 from memalpha.qa.readers import reader_messages
 from memalpha.types import Chunk, Sampling
-from memalpha.use.agent import MemoryAgent, load_trained
+from memalpha.use.agent import MemoryAgent
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -69,7 +70,7 @@ def test_agent_and_reader_hold_their_base_once(trained, dtype):
 
 def by_transformers(folder, dtype):
     """Completions and answers with two models of transformers, adapters merged or not."""
-    step, generator, _ = load_trained(folder, dtype=dtype)
+    step, generator, *_ = load_agent(folder, dtype=dtype)
     plain = HFGenerator(generator.model, generator.tokenizer)
     memory = step.new_memory()
     prompts = [step.prompt(memory, step.new_retriever(memory), Chunk(text)) for text in TEXTS]

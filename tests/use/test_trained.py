@@ -11,8 +11,9 @@ from huggingface_hub import errors
 
 from memalpha.agent.config import AgentConfig
 from memalpha.errors import InputError, ServiceError
+from memalpha.models.agent import find_agent, load_agent
 from memalpha.models.registry import build_nano, toy_texts
-from memalpha.use.agent import MemoryAgent, find_trained, load_trained
+from memalpha.use.agent import MemoryAgent
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CONFIG = AgentConfig(
@@ -55,7 +56,7 @@ def test_a_hub_name_is_fetched_without_code_and_used(hub, whole, tmp_path):
     names = {file.name for file in whole.iterdir()}
     offered = [*names, "train.py", "weights.bin", "x.pkl"]
     assert {name for name in offered for pattern in hub if fnmatch(name, pattern)} == names
-    assert find_trained(f"somebody/agent@{COMMIT}") == find_trained("somebody/agent")
+    assert find_agent(f"somebody/agent@{COMMIT}") == find_agent("somebody/agent")
 
 
 @pytest.mark.parametrize(
@@ -70,18 +71,18 @@ def test_what_the_hub_does_not_have_is_a_mistake_of_the_user_and_its_silence_is_
     hub, name, error
 ):
     with pytest.raises(error, match=name):
-        find_trained(name)
+        find_agent(name)
 
 
 def test_a_folder_names_itself_and_a_run_is_its_adapter(whole, tmp_path):
-    step, generator, name = load_trained(whole, dtype="bfloat16")
+    step, generator, name, _ = load_agent(whole, dtype="bfloat16")
     assert (name, step.config, generator.model.dtype) == ("mine", CONFIG, torch.bfloat16)
     for options in ({"device": "nonsense"}, {"dtype": "int3"}):
         with pytest.raises(InputError, match="cannot be used"):
-            load_trained(whole, **options)
+            load_agent(whole, **options)
     adapter = shutil.copytree(whole, tmp_path / "run" / "adapter")
-    assert find_trained(tmp_path / "run") == (adapter, "run")
-    assert find_trained(adapter) == (adapter, "adapter")
+    assert find_agent(tmp_path / "run") == (adapter, "run")
+    assert find_agent(adapter) == (adapter, "adapter")
 
 
 @pytest.mark.parametrize(
@@ -89,4 +90,4 @@ def test_a_folder_names_itself_and_a_run_is_its_adapter(whole, tmp_path):
 )
 def test_what_is_neither_folder_nor_hub_name_is_refused(name):
     with pytest.raises(InputError, match="no trained agent at"):
-        find_trained(name)
+        find_agent(name)

@@ -24,7 +24,8 @@ from memalpha.contrib.asker.reader import AskerStep, Inquiry
 from memalpha.errors import InputError, ServiceError
 from memalpha.generation.hf import HFGenerator
 from memalpha.memory.memory import Memory
-from memalpha.models.policy import base_of, load_policy_model
+from memalpha.models.adapters import base_of
+from memalpha.models.policy import load_policy_model
 from memalpha.qa.metrics import contains, score
 from memalpha.qa.readers import UNKNOWN, Asked, QAEvaluator, request_to_read
 from memalpha.retrieval.archive import archive_all

@@ -34,7 +34,8 @@ from memalpha.measure.site import write_page
 from memalpha.measure.summary import SetSummary, Summary, pooled, summarise_evaluation
 from memalpha.measure.tables import Cells, Table, interval, markdown
 from memalpha.measure.view import UNKNOWN, number
-from memalpha.models.policy import agent_folder, base_of
+from memalpha.models.adapters import base_of
+from memalpha.models.agent import agent_folder
 from memalpha.qa.metrics import JUDGED
 from memalpha.record.folder import MARKER, RunFolder, holds_something
 from memalpha.record.rows import InstanceRow, read_rows

@@ -113,8 +113,8 @@ def poison(
     """
     from memalpha.contrib.benchmarks.attacks import poison as run_attacks
     from memalpha.measure.run import MODEL_FILES
+    from memalpha.models.agent import find_agent
     from memalpha.record.folder import folder_digest
-    from memalpha.use.agent import find_trained
 
     quiet_libraries()
     folders = [other for other in (like, *policies) if other not in (None, UNTRAINED)]
@@ -125,7 +125,7 @@ def poison(
             fix="add --like FOLDER, or another policy",
         )
     files = ("adapter_*", *MODEL_FILES)
-    digests = {str(name): folder_digest(find_trained(str(name))[0], files) for name in folders}
+    digests = {str(name): folder_digest(find_agent(str(name))[0], files) for name in folders}
     loads = {name: partial(_load, name, folders, schema, dtype, trust_tools) for name in policies}
     options = {"per_attack": per_attack, "seed": seed, "dtype": dtype, "schema": schema}
     summaries = run_attacks(loads, output, options, {"policies": digests}, overwrite=overwrite)
@@ -143,13 +143,13 @@ def _load(
     from memalpha.agent.step import AgentStep
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
-    from memalpha.models.policy import base_of
-    from memalpha.use.agent import find_trained, load_trained
+    from memalpha.models.adapters import base_of
+    from memalpha.models.agent import load_agent
 
     folder = folders[0] if name == UNTRAINED else name
-    step, generator, _ = load_trained(folder, dtype=dtype, trust_tools=trust_tools)
+    step, generator, _, source = load_agent(folder, dtype=dtype, trust_tools=trust_tools)
     if name == UNTRAINED:
-        loaded = load_policy_model(base_of(find_trained(folder)[0]), dtype=dtype)
+        loaded = load_policy_model(base_of(source), dtype=dtype)
         generator = HFGenerator(loaded.model.eval(), loaded.tokenizer)
     if schema:
         step = AgentStep(replace(step.config, schema=schema), step.encoder.tokenizer)

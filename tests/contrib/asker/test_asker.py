@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,8 +14,8 @@ from memalpha.memory.schema import MemorySchema
 from memalpha.qa.readers import (
     SEARCHING,
     SYSTEM,
+    open_reader,
     reader_messages,
-    reader_with,
     request_to_read,
     searches_of,
 )
@@ -138,9 +139,10 @@ def test_a_memory_is_searched_by_meaning_and_by_time():
 def test_the_folder_of_an_adapter_says_whether_it_searches(tmp_path):
     assert searches_of(tmp_path) == 0
     (tmp_path / "memalpha_agent.json").write_text(json.dumps({"searches": 2}), encoding="utf-8")
-    made = reader_with(tmp_path, list, 9, count_words)
+    made = open_reader(tmp_path, 9, count_words, lambda _: Mock())
     assert isinstance(made, Asker) and made.step.searches == 2
-    assert not isinstance(reader_with(tmp_path, list, 9, count_words, searches=0), Asker)
+    plain = open_reader(tmp_path, 9, count_words, lambda _: Mock(), searches=0)
+    assert not isinstance(plain, Asker)
 
 
 def test_an_evaluation_records_what_was_read_last():

@@ -1,0 +1,131 @@
+"""The models of readers: the base of a policy, or a trained reader's adapter (``memalpha warmup
+--teaches reader``) on a base. ``memalpha.qa.readers.open_reader`` makes readers of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memalpha.errors import InputError
+from memalpha.models.adapters import adapter_record, base_of, check_adapter, readable
+from memalpha.models.policy import PolicyModel, load_policy_model
+from memalpha.models.registry import resolve_model
+from memalpha.qa.readers import BASE, UNKNOWN, reader_messages
+from memalpha.text import chat_ids, in_common
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from memalpha.generation.hf import AnsweringModel
+
+_READER = "reader"  # what peft calls a reader's adapter beside a policy's
+_MOST_TOKENS = 32  # that a trained reader writes
+
+
+def load_reader(
+    reader: str | Path,
+    policy: PolicyModel,
+    *,
+    beside: bool = False,
+    base_tokens: int = 32,
+    dtype: str = "float32",
+    device: Any = "cpu",
+    keep_products: bool = True,
+) -> AnsweringModel:
+    """Return what answers for a reader: ``base`` (the policy's base, without adapters, which writes
+    ``base_tokens`` at most) or the folder of a trained one.
+
+    A trained reader gets a base of its own, of type ``dtype`` on ``device``, unless it may stand
+    ``beside`` the policy's adapter on the same base; base and reader then take turns with whatever
+    generates for the policy. ``keep_products``: as in ``HFGenerator``.
+    """
+    if reader == BASE:
+        from memalpha.generation.hf import frozen_base
+
+        return frozen_base(policy.model, policy.tokenizer, base_tokens)
+    shared = reader_beside(policy, reader) if beside else None
+    return shared or trained_reader(reader, dtype=dtype, device=device, keep_products=keep_products)
+
+
+def trained_reader(
+    adapter: str | Path,
+    *,
+    dtype: str = "float32",
+    device: Any = "cpu",
+    keep_products: bool = True,
+) -> AnsweringModel:
+    """Return what answers with a reader's adapter on a base of its own."""
+    from memalpha.generation.products import exact
+
+    model, tokenizer = load_policy_model(base_of(adapter), adapter=adapter, dtype=dtype)
+    if exact(model):
+        model = model.merge_and_unload()
+    policy = PolicyModel(model.to(device).eval(), tokenizer)
+    return _answering(policy, adapter, keep_products, own_model=True)
+
+
+def reader_beside(policy: PolicyModel, adapter: str | Path) -> AnsweringModel | None:
+    """Return what answers with a reader's adapter on the base of a policy; None if that has another
+    base, or no adapter itself.
+    """
+    base = resolve_model(base_of(adapter))
+    same = isinstance(base, Path) and str(base) == policy.model.config._name_or_path
+    if not same or not hasattr(policy.model, "peft_config"):
+        return None
+    check_adapter(Path(adapter), base, policy.model.get_base_model(), policy.tokenizer)
+    with readable(f"adapter {adapter}", "a LoRA adapter"):
+        policy.model.load_adapter(str(adapter), _READER, autocast_adapter_dtype=False)
+
+    @contextmanager
+    def with_its_adapter() -> Iterator[None]:
+        from memalpha.generation.products import restored
+
+        before = policy.model.active_adapter
+        with restored(policy.model.parameters(), "requires_grad"):
+            policy.model.set_adapter(_READER)
+            try:
+                yield
+            finally:
+                policy.model.set_adapter(before)
+
+    return _answering(policy, adapter, keep_products=False, within=with_its_adapter)
+
+
+def _answering(
+    policy: PolicyModel, adapter: str | Path, keep_products: bool, **more: Any
+) -> AnsweringModel:
+    from memalpha.generation.hf import AnsweringModel, HFGenerator
+
+    model, tokenizer = policy
+    generator = HFGenerator(
+        model,
+        tokenizer,
+        merge_adapters=False,
+        keep_products=keep_products,
+        first_bias=unknown_bias(adapter, tokenizer),
+        opening=reader_opening(tokenizer),
+    )
+    return AnsweringModel(generator, tokenizer, _MOST_TOKENS, **more)
+
+
+def unknown_bias(adapter: str | Path, tokenizer: PreTrainedTokenizerBase) -> dict[int, float]:
+    """Return what a reader adds to the logit of ``unknown`` as an answer's first token, by id.
+
+    {} if its record says nothing; InputError if that is no number.
+    """
+    bias = adapter_record(Path(adapter)).get("unknown_bias", 0.0)
+    if not isinstance(bias, int | float):
+        raise InputError(
+            f"unknown_bias of {adapter} is {bias!r}",
+            expected="a number, such as -0.5",
+        )
+    return {tokenizer.encode(UNKNOWN, add_special_tokens=False)[0]: bias} if bias else {}
+
+
+def reader_opening(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Return the ids before the first note of a reader's prompt."""
+    chats = [chat_ids(tokenizer, reader_messages(word, [word])) for word in ("a", "b")]
+    return chats[0][: in_common(chats)]
