@@ -8,9 +8,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from faults import FAULTS
 from hypothesis import settings
-from stub_server import StubServer
+
+from tests.helpers.faults import FAULTS
+from tests.helpers.stub_server import StubServer
 
 settings.register_profile("memalpha", deadline=None)
 settings.load_profile("memalpha")

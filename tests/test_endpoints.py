@@ -9,7 +9,6 @@ import time
 from contextlib import suppress
 
 import pytest
-from stub_server import Fault, completion, error
 
 from memalpha.agent.codecs import CODECS, make_codec
 from memalpha.agent.step import system_text
@@ -20,6 +19,7 @@ from memalpha.qa import judges, readers
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.training.config import RunOptions
 from memalpha.types import Answer, AnswerRequest, Completion, Question, Sampling, StopReason
+from tests.helpers.stub_server import Fault, completion, error
 
 GREEDY = Sampling(max_new_tokens=5)
 

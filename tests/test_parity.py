@@ -5,8 +5,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from rollouts import step_reward
-from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import Rollout
@@ -24,6 +22,8 @@ from memalpha.training.run import build_trainer
 from memalpha.types import Chunk, Question, ReadRequest, Sampling
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.store import LOCAL
+from tests.helpers.rollouts import step_reward
+from tests.helpers.scripted import ScriptedGenerator
 
 DATA = {"n": 4, "split": "test"}
 OPTIONS = [

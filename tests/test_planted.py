@@ -1,4 +1,4 @@
-"""Each planted fault (tests/faults.py) is noticed by the tests that it names."""
+"""Each planted fault (tests/helpers/faults.py) is noticed by the tests that it names."""
 
 import os
 import subprocess
@@ -7,7 +7,8 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
-from faults import FAULTS
+
+from tests.helpers.faults import FAULTS
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,4 +38,6 @@ def test_a_planted_fault_is_noticed(name):
         text=True,
         timeout=600,
     )
-    assert done.returncode == 1 and "tests/faults.py:" not in done.stdout, done.stdout[-2000:]
+    assert done.returncode == 1 and "tests/helpers/faults.py:" not in done.stdout, done.stdout[
+        -2000:
+    ]

@@ -193,8 +193,8 @@ def nothing(names):
 
 AGENT = """
 import sys
-sys.path[:0] = [sys.argv[1], "tests"]
-from scripted import FACTS, ScriptedGenerator
+sys.path[:0] = [sys.argv[1], "."]
+from tests.helpers.scripted import FACTS, ScriptedGenerator
 from memalpha import InputError, MemoryAgent
 from memalpha.agent.step import AgentStep
 from memalpha.models.registry import make_tokenizer

@@ -6,8 +6,6 @@ import math
 from contextlib import nullcontext
 
 import pytest
-from scripted import ScriptedGenerator
-from stub_server import Fault, completion
 
 from memalpha.agent.codecs import make_codec
 from memalpha.agent.config import AgentConfig
@@ -34,6 +32,8 @@ from memalpha.types import (
     Sampling,
     ToolCall,
 )
+from tests.helpers.scripted import ScriptedGenerator
+from tests.helpers.stub_server import Fault, completion
 
 SCHEMA = MemorySchema.load("facts")
 MARKS = [

@@ -11,7 +11,6 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import ScriptedGenerator
 
 from memalpha.agent.codecs import CODECS
 from memalpha.agent.config import AgentConfig
@@ -30,6 +29,7 @@ from memalpha.types import (
     Sampling,
     StopReason,
 )
+from tests.helpers.scripted import ScriptedGenerator
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind
 TEMPLATES = ("nano", "qwen3")

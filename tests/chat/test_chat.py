@@ -8,8 +8,6 @@ from datetime import UTC, datetime
 from unittest.mock import DEFAULT, Mock
 
 import pytest
-from scripted import FACTS, ScriptedGenerator
-from stubs import loud_adapter
 
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
@@ -21,6 +19,8 @@ from memalpha.models.registry import make_tokenizer
 from memalpha.qa.readers import ModelReader
 from memalpha.store.journal import Journal, Namespace
 from memalpha.use.agent import MemoryAgent
+from tests.helpers.evaluation_stubs import loud_adapter
+from tests.helpers.scripted import FACTS, ScriptedGenerator
 
 CONFIG = FACTS
 

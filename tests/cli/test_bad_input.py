@@ -4,12 +4,12 @@ traceback only with --debug."""
 from pathlib import Path
 
 import pytest
-from data_samples import write_instances
 
 from memalpha.cli import run
 from memalpha.data.load import load_one
 from memalpha.errors import MemAlphaError
 from memalpha.record.folder import RunFolder
+from tests.helpers.data_samples import write_instances
 
 ROOT = Path(__file__).parents[2]
 NANO = str(ROOT / "configs" / "train" / "nano.yaml")

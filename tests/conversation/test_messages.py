@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
@@ -20,6 +19,7 @@ from memalpha.types import Chunk
 from memalpha.units import units
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.store import LOCAL
+from tests.helpers.scripted import ScriptedGenerator
 
 
 def test_only_what_somebody_said_is_read():

@@ -4,7 +4,12 @@ import json
 import re
 
 import pytest
-from data_samples import (
+
+from memalpha.data.sgd import TIME_WORDINGS, WORDINGS
+from memalpha.errors import InputError
+from memalpha.qa.judges import ANSWER_SYSTEMS
+from memalpha.types import Chunk, FactAction, Question
+from tests.helpers.data_samples import (
     beam,
     beam_chat,
     beam_questions,
@@ -20,11 +25,6 @@ from data_samples import (
     sgd_schema,
     write,
 )
-
-from memalpha.data.sgd import TIME_WORDINGS, WORDINGS
-from memalpha.errors import InputError
-from memalpha.qa.judges import ANSWER_SYSTEMS
-from memalpha.types import Chunk, FactAction, Question
 
 
 # ------------------------------------------------------------------------------------------------

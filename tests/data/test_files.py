@@ -13,16 +13,6 @@ from unittest.mock import Mock
 
 import datasets
 import pytest
-from data_damage import check_counted, check_damaged, damaging
-from data_samples import (
-    SAMPLES,
-    load,
-    longmemeval_item,
-    mab_row,
-    memalpha_row,
-    msc_row,
-    musique_row,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +30,16 @@ from memalpha.data.source import CommonOptions, Draft, Skipped, Tally, finish
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.errors import InputError, SchemaError
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
+from tests.helpers.data_damage import check_counted, check_damaged, damaging
+from tests.helpers.data_samples import (
+    SAMPLES,
+    load,
+    longmemeval_item,
+    mab_row,
+    memalpha_row,
+    msc_row,
+    musique_row,
+)
 
 
 def rows(path):

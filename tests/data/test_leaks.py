@@ -4,11 +4,11 @@ import random
 import unicodedata
 
 import pytest
-from data_samples import write
 
 from memalpha.data.load import LeakCheck, LeakError, iter_prepared, prepare
 from memalpha.data.source import PERSONA, SUMMARISE, asked_on
 from memalpha.types import Chunk, Instance, Question
+from tests.helpers.data_samples import write
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrs"]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from data_samples import keeper_scores
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.qa.metrics import contains, score, words
 from memalpha.types import Answer, FactAction
+from tests.helpers.data_samples import keeper_scores
 
 RAW = natural_words()
 TRAITS, SAID = RAW["traits"], ("state", "change", "retract", "mention", "ask")

@@ -11,11 +11,11 @@ import json
 from collections import defaultdict
 
 import pytest
-from data_samples import load, mab_row, memalpha_row, write
 
 from memalpha.qa.matching import read_titles, recommended, stem
 from memalpha.qa.metrics import score
 from memalpha.types import Answer, Question
+from tests.helpers.data_samples import load, mab_row, memalpha_row, write
 
 
 def invented(number: int, gold: str, later: str, question: str) -> str:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
-from data_samples import keeper_scores, taught
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from memalpha.data.toy import NOISE, THINGS, toy_schema, toy_teacher_operations,
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.types import Chunk, FactAction, Instance, OperationKind, Question
+from tests.helpers.data_samples import keeper_scores, taught
 
 MULTIPLE = {"pet", "hobby"}
 ROOMY = MemorySchema("roomy", (Section("facts", SectionKind.LIST, timestamps=True),))

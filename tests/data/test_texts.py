@@ -5,7 +5,11 @@ import json
 import re
 
 import pytest
-from data_samples import (
+
+from memalpha.data.texts import METRIC_OF_PREFIX
+from memalpha.qa.metrics import check_metric
+from memalpha.types import Chunk, Question
+from tests.helpers.data_samples import (
     BABI,
     SAMPLES,
     booksum_row,
@@ -16,10 +20,6 @@ from data_samples import (
     qmsum_row,
     write,
 )
-
-from memalpha.data.texts import METRIC_OF_PREFIX
-from memalpha.qa.metrics import check_metric
-from memalpha.types import Chunk, Question
 
 # ------------------------------------------------------------------------------------------------
 # squad

@@ -5,7 +5,6 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from letters import LetterTokenizer, generate, make_lora, make_model, ragged_prompts, some_ends
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -17,6 +16,14 @@ from memalpha.generation.hf import HFGenerator
 from memalpha.types import Sampling
 from memalpha.update import prepare
 from memalpha.update.prepare import prepare_policy
+from tests.helpers.letters import (
+    LetterTokenizer,
+    generate,
+    make_lora,
+    make_model,
+    ragged_prompts,
+    some_ends,
+)
 
 DRAWN = Sampling(40, temperature=0.9, seed=3)
 

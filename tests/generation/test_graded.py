@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from rollouts import make_agent, make_instance, run_script
 
 from memalpha.generation.hf import AnsweringModel, HFGenerator, frozen_base
 from memalpha.models import load_policy_model, resolve_model
@@ -15,6 +14,7 @@ from memalpha.rewards import RewardConfig
 from memalpha.text import chat_ids, plain_ids
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Question, ReadRequest
+from tests.helpers.rollouts import make_agent, make_instance, run_script
 
 CHATS = [reader_messages("was apple seen?", notes) for notes in ((), ("an apple",), ("a boat",))]
 ANSWERS = ["apple", "an apple and a boat", "unknown"]

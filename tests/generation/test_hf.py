@@ -6,7 +6,17 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from letters import (
+from peft import LoraConfig, get_peft_model
+
+from memalpha.errors import InputError, MemAlphaError
+from memalpha.generation import decoding
+from memalpha.generation.decoding import draw
+from memalpha.generation.hf import HFGenerator, answer_chats, frozen_base
+from memalpha.generation.products import merged_lora
+from memalpha.models import load_policy_model, resolve_model
+from memalpha.text import chat_ids, render_chat
+from memalpha.types import Prompt, Sampling, StopReason
+from tests.helpers.letters import (
     LetterTokenizer,
     alone,
     generate,
@@ -17,17 +27,7 @@ from letters import (
     some_ends,
     with_weights,
 )
-from peft import LoraConfig, get_peft_model
-from scripted import ScriptedGenerator
-
-from memalpha.errors import InputError, MemAlphaError
-from memalpha.generation import decoding
-from memalpha.generation.decoding import draw
-from memalpha.generation.hf import HFGenerator, answer_chats, frozen_base
-from memalpha.generation.products import merged_lora
-from memalpha.models import load_policy_model, resolve_model
-from memalpha.text import chat_ids, render_chat
-from memalpha.types import Prompt, Sampling, StopReason
+from tests.helpers.scripted import ScriptedGenerator
 
 
 @pytest.mark.parametrize("ending", [False, True], ids=["to the limit", "rows end early"])

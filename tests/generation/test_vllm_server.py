@@ -6,12 +6,12 @@ import math
 import time
 
 import pytest
-from stub_server import Fault, error
 
 from memalpha.errors import InputError, ServiceError
 from memalpha.generation.vllm_server import VLLMServers
 from memalpha.models.registry import make_tokenizer
 from memalpha.types import Completion, Prompt, Sampling, StopReason
+from tests.helpers.stub_server import Fault, error
 
 TOKENIZER = make_tokenizer(("apple", "boat"), 512)
 APPLE, BOAT = TOKENIZER("apple boat", add_special_tokens=False).input_ids

@@ -12,7 +12,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, insert, opened, update
 
 from memalpha.errors import JournalDamagedError, JournalError
 from memalpha.store.journal import Journal
@@ -27,6 +26,18 @@ from memalpha.store.records import (
     mix,
     root,
     seal,
+)
+from tests.helpers.stores import (
+    BY,
+    IVAN,
+    MARTA,
+    SCHEMA,
+    contents,
+    core,
+    delete,
+    insert,
+    opened,
+    update,
 )
 
 

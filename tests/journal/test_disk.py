@@ -6,10 +6,10 @@ import traceback
 from contextlib import suppress
 
 import pytest
-from stores import BY, contents, insert, opened, rebuilt
 
 from memalpha.errors import JournalError
 from memalpha.store.exchange import export_journal
+from tests.helpers.stores import BY, contents, insert, opened, rebuilt
 
 
 def test_a_full_disk(make_disk):

@@ -9,7 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from stores import (
+
+from memalpha.errors import InputError, JournalConflictError, JournalDamagedError, JournalError
+from memalpha.store.exchange import export_journal, import_journal
+from memalpha.store.journal import Journal, Namespace
+from memalpha.types import Change, Entry, ResultCode
+from tests.helpers.stores import (
     BY,
     IVAN,
     MARTA,
@@ -23,11 +28,6 @@ from stores import (
     tell_a_story,
     update,
 )
-
-from memalpha.errors import InputError, JournalConflictError, JournalDamagedError, JournalError
-from memalpha.store.exchange import export_journal, import_journal
-from memalpha.store.journal import Journal, Namespace
-from memalpha.types import Change, Entry, ResultCode
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ later."""
 import json
 
 import pytest
-from stores import BY, IVAN, MARTA, SCHEMA, insert, opened, state, tell_a_story
 
 from memalpha.errors import ForgottenError, InputError
 from memalpha.store.exchange import export_journal, import_journal
 from memalpha.store.journal import Journal, Namespace
 from memalpha.store.records import Record, commit, hash_header, root
+from tests.helpers.stores import BY, IVAN, MARTA, SCHEMA, insert, opened, state, tell_a_story
 
 
 @pytest.fixture

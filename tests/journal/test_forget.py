@@ -5,7 +5,16 @@ import hashlib
 import sqlite3
 
 import pytest
-from stores import (
+
+from memalpha.errors import ForgottenError, InputError
+from memalpha.retrieval import RetrievalConfig
+from memalpha.retrieval.lexical import tokenize
+from memalpha.retrieval.two_layer import retriever_factory
+from memalpha.store.history import still_say
+from memalpha.store.journal import Namespace, Origin, hash_prompt
+from memalpha.types import Entry
+from memalpha.use.store import MemoryStore
+from tests.helpers.stores import (
     BY,
     IVAN,
     MARTA,
@@ -21,15 +30,6 @@ from stores import (
     update,
     wait_until_scrubbed,
 )
-
-from memalpha.errors import ForgottenError, InputError
-from memalpha.retrieval import RetrievalConfig
-from memalpha.retrieval.lexical import tokenize
-from memalpha.retrieval.two_layer import retriever_factory
-from memalpha.store.history import still_say
-from memalpha.store.journal import Namespace, Origin, hash_prompt
-from memalpha.types import Entry
-from memalpha.use.store import MemoryStore
 
 SECRETS = ("Zaphod-of-Oslo", "Zaphod-of-Rome", "quelle-überraschung")
 ORIGIN = Origin("agent-Zaphod", "chunk-Zaphod", "prompt-Zaphod")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-WORKER = Path(__file__).with_name("kill_worker.py")
+ROOT = Path(__file__).parents[2]
+WORKER = ROOT / "tests" / "helpers" / "kill_worker.py"
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def worked(*arguments):
-    paths = [os.environ.get("PYTHONPATH", ""), WORKER.parent, WORKER.parents[1], WORKER.parents[2]]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(path) for path in paths if path)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, WORKER, *map(str, arguments)],
         capture_output=True,

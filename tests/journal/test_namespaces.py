@@ -9,7 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from stores import (
+
+from memalpha.errors import InputError, JournalBusyError, JournalError
+from memalpha.memory.schema import ARCHIVE, MemorySchema
+from memalpha.store.exchange import export_journal, import_journal
+from memalpha.store.journal import Journal, Namespace
+from memalpha.types import Operation, OperationKind
+from tests.helpers.stores import (
     BY,
     IVAN,
     MARTA,
@@ -27,12 +33,6 @@ from stores import (
     state,
     update,
 )
-
-from memalpha.errors import InputError, JournalBusyError, JournalError
-from memalpha.memory.schema import ARCHIVE, MemorySchema
-from memalpha.store.exchange import export_journal, import_journal
-from memalpha.store.journal import Journal, Namespace
-from memalpha.types import Operation, OperationKind
 
 # would run into each other if they were joined, cased or cut carelessly
 NAMES = [

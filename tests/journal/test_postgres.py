@@ -10,7 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from stores import (
+
+from memalpha.errors import JournalBusyError, JournalError
+from memalpha.store.exchange import export_journal, import_journal
+from memalpha.store.journal import Journal, digest_of
+from tests.helpers.stores import (
     BY,
     IVAN,
     MARTA,
@@ -23,10 +27,6 @@ from stores import (
     tell_a_story,
     wait_until_scrubbed,
 )
-
-from memalpha.errors import JournalBusyError, JournalError
-from memalpha.store.exchange import export_journal, import_journal
-from memalpha.store.journal import Journal, digest_of
 
 psycopg = pytest.importorskip("psycopg", reason="the extra 'postgres' is not installed")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
@@ -24,6 +23,7 @@ from memalpha.rewards import RewardConfig
 from memalpha.training.recording import ScoringExaminer
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance, Question, Sampling
+from tests.helpers.scripted import ScriptedGenerator
 
 EVIL = "<script>alert(1)</script>"
 MARKUP = "[bold red]x[/bold red] [/] \x1b[2J"

@@ -5,10 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from changed import change_one
 
 from memalpha.cli import run as memalpha
 from memalpha.record.folder import RunFolder
+from tests.helpers.changed_values import change_one
 
 SEEDS = range(24)
 COMMANDS = (

@@ -3,13 +3,13 @@
 import random
 
 import pytest
-from stubs import setting
 
 from memalpha.errors import InputError
 from memalpha.measure.evidence import FoundPassage, LooksForEvidence, evidence_row
 from memalpha.measure.options import make_system
 from memalpha.memory.memory import count_words
 from memalpha.types import Chunk, Instance, Question
+from tests.helpers.evaluation_stubs import setting
 
 
 def row(chunks, *, budget=100, words=1, evidence=(1, 4), **more):

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from peft import PeftModel
-from stubs import loud_adapter
 
 from memalpha.errors import InputError
 from memalpha.generation import products
@@ -17,6 +16,7 @@ from memalpha.models import load_policy_model, resolve_model
 from memalpha.qa.readers import BASE
 from memalpha.text import chat_ids
 from memalpha.types import Prompt, Sampling
+from tests.helpers.evaluation_stubs import loud_adapter
 
 CHATS = [
     [

@@ -16,11 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from data_samples import write_instances
-from stub_server import StubServer, error
-from stubs import loud_adapter, setting
 
-from examples import MARTA
 from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
 from memalpha.data.synthetic import PRESETS, generate
@@ -35,9 +31,12 @@ from memalpha.record.folder import folder_digest
 from memalpha.record.measure import measure
 from memalpha.record.rows import read_rows
 from memalpha.types import Instance, Question
+from tests.helpers.data_samples import write_instances
+from tests.helpers.evaluation_stubs import loud_adapter, setting
+from tests.helpers.measured_examples import MARTA
+from tests.helpers.stub_server import StubServer, error
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-HERE = Path(__file__).parent
 SYSTEMS = [
     "full_context",
     "rag_bm25",
@@ -164,7 +163,12 @@ def test_a_killed_evaluation_goes_on_and_ends_with_the_same_numbers(
     folder = tmp_path / "run"
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     killed = subprocess.run(
-        [sys.executable, str(HERE / "interrupted.py"), str(batch), *command(options, folder)],
+        [
+            sys.executable,
+            str(ROOT / "tests" / "helpers" / "interrupted.py"),
+            str(batch),
+            *command(options, folder),
+        ],
         env=environment,
         capture_output=True,
         text=True,

@@ -13,7 +13,6 @@ import torch
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from examples import result
 from memalpha.cli import run as memalpha
 from memalpha.measure.site import draw, draw_panels, frame_of, panels_of
 from memalpha.measure.tables import (
@@ -25,6 +24,7 @@ from memalpha.measure.tables import (
 )
 from memalpha.record.folder import RunFolder
 from memalpha.training.importance import gap_statistics
+from tests.helpers.measured_examples import result
 
 HELD_OUT = {"set": "held out", "system": "policy", "reader": "scorer", "entries": ()}
 

@@ -5,18 +5,6 @@ import json
 import unicodedata
 
 import pytest
-from hostile import (
-    CALL,
-    CODECS,
-    HOSTILE,
-    TEXTS,
-    agent_of,
-    filled,
-    prompt_of,
-    recovered,
-    tokenizer_of,
-    trl_templates,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +17,18 @@ from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.text import chat_ids, one_line, quote, quoted_json
 from memalpha.types import Chunk, Operation, OperationKind, Question, ReadRequest, ToolCall
 from memalpha.use.store import MemoryStore
+from tests.helpers.hostile_texts import (
+    CALL,
+    CODECS,
+    HOSTILE,
+    TEXTS,
+    agent_of,
+    filled,
+    prompt_of,
+    recovered,
+    tokenizer_of,
+    trl_templates,
+)
 
 SMOLLM2 = (models_dir() / "smollm2-135m-instruct" / "pypi" / MODEL_RECORD).is_file()
 OURS = ("nano", "smollm2") if SMOLLM2 else ("nano",)

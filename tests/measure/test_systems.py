@@ -3,10 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from scripted import ScriptedGenerator
-from stubs import setting
 
-from examples import MARTA, told
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
 from memalpha.data.synthetic import PRESETS, generate
@@ -17,6 +14,9 @@ from memalpha.qa.metrics import score
 from memalpha.qa.readers import RecallReader
 from memalpha.text import one_line
 from memalpha.types import Chunk, Instance, Question, ReadRequest, Sampling
+from tests.helpers.evaluation_stubs import setting
+from tests.helpers.measured_examples import MARTA, told
+from tests.helpers.scripted import ScriptedGenerator
 
 SHORT = Instance(
     "short", "text", (Chunk("Ada: My cat is Tom."),), (Question("Cat of Ada?", ("Tom",)),)

@@ -9,11 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yaml
-from data_samples import passages, taught
 
-from examples import MARTA, recalled, result, said, write_results
-from examples import counts as counts_of
-from examples import result as made
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.data.teacher import TeacherConfig
 from memalpha.errors import InputError
@@ -25,6 +21,10 @@ from memalpha.qa.metrics import score
 from memalpha.record import statistics
 from memalpha.record.statistics import difference, estimate, mean_over_sets
 from memalpha.types import Answer
+from tests.helpers.data_samples import passages, taught
+from tests.helpers.measured_examples import MARTA, recalled, result, said, write_results
+from tests.helpers.measured_examples import counts as counts_of
+from tests.helpers.measured_examples import result as made
 
 SYSTEMS = ("rag", "warm", "agent")
 

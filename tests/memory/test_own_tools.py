@@ -4,7 +4,6 @@ operations, undone as one call."""
 from pathlib import Path
 
 import pytest
-from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
@@ -16,6 +15,7 @@ from memalpha.record.rows import operation_mix
 from memalpha.rewards import RewardConfig, tool_success
 from memalpha.types import Chunk, Entry, Operation, OperationKind
 from memalpha.use.agent import MemoryAgent
+from tests.helpers.scripted import ScriptedGenerator
 
 UPDATE = OperationKind.UPDATE
 CALL = '<tool_call>{"name": "link", "arguments": %s}</tool_call>'

@@ -7,7 +7,6 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stub_server import error
 
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, PartialServiceError, ServiceError
@@ -26,6 +25,7 @@ from memalpha.qa.readers import (
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.text import unmarked
 from memalpha.types import Answer, Operation, OperationKind, Question, ReadRequest
+from tests.helpers.stub_server import error
 
 
 class FlakyReader:

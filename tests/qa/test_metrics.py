@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stub_server import error
 
 from memalpha.data.synthetic import generate
 from memalpha.data.teacher import teacher_operations
@@ -36,6 +35,7 @@ from memalpha.types import (
     ResultCode,
     WriteRequest,
 )
+from tests.helpers.stub_server import error
 
 
 def ask(

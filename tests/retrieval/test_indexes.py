@@ -8,7 +8,6 @@ import unicodedata
 import numpy as np
 import pytest
 import torch
-from brute_force import bm25, cosines, ranked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer
@@ -22,6 +21,7 @@ from memalpha.retrieval.dense import (
     make_embedder,
 )
 from memalpha.retrieval.lexical import STOP_WORDS, LexicalIndex, tokenize
+from tests.helpers.brute_force import bm25, cosines, ranked
 
 
 def filled(vectors):

@@ -7,7 +7,6 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from brute_force import bm25, cosines, ranked, weighed
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -20,6 +19,7 @@ from memalpha.retrieval import RetrievalConfig, RetrievalMode, two_layer
 from memalpha.retrieval.dense import CachedEmbedder, HashingEmbedder
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Operation, OperationKind
+from tests.helpers.brute_force import bm25, cosines, ranked, weighed
 
 FACTS = {
     "semantic": [

@@ -5,7 +5,6 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from rollouts import step_reward
 
 from memalpha.rewards import RewardConfig
 from memalpha.training.scoring import score_parts
@@ -17,6 +16,7 @@ from memalpha.types import (
     QuestionRecord,
     ResultCode,
 )
+from tests.helpers.rollouts import step_reward
 
 INSERT, DELETE = OperationKind.INSERT, OperationKind.DELETE
 NAN = math.nan

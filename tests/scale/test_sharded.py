@@ -37,7 +37,7 @@ OPTIONS = [
     "--rows_per_forward",
     "4",
 ]
-DRIVER = "tests/scale/sharded_on_cpus.py"
+DRIVER = "tests/helpers/sharded_on_cpus.py"
 LORA = ["--full_finetuning", "false", "--lora_r", "4", "--learning_rate", "1e-2"]
 DEEPSPEED = ROOT / ".venv-deepspeed" / "bin" / "python"
 needs_deepspeed = pytest.mark.skipif(

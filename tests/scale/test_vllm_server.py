@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from runs_of_nano import ROOT
 
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
@@ -22,6 +21,7 @@ from memalpha.data.load import load_data
 from memalpha.endpoints import ChatClient
 from memalpha.models.agent import load_agent
 from memalpha.use.agent import MemoryAgent
+from tests.helpers.runs_of_nano import ROOT
 
 VLLM = ROOT / ".venv-vllm" / "bin" / "python"
 pytestmark = [

@@ -7,13 +7,13 @@ import bench
 import pytest
 import torch
 from benchmarks import common, update
-from test_packed import make_lora, make_rows
 from torch.utils.flop_counter import FlopCounterMode
 
 from memalpha.generation import products
 from memalpha.update import attention
 from memalpha.update.logps import Row, packed_logps
 from memalpha.update.prepare import prepare_policy
+from tests.training.test_packed import make_lora, make_rows
 
 
 @pytest.mark.parametrize("name", bench.NAMES)

@@ -7,9 +7,9 @@ from pathlib import Path
 import prepare
 import pytest
 import yaml
-from data_samples import locomo_sample
 
 from memalpha.data.load import SOURCES, iter_prepared, read_manifest
+from tests.helpers.data_samples import locomo_sample
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {

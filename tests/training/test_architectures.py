@@ -6,17 +6,6 @@ import random
 import pytest
 import torch
 import transformers
-from architectures import (
-    EXACT,
-    LONG,
-    PAGE,
-    SHORT,
-    Ids,
-    drawing_error,
-    page,
-    update_error,
-    walk,
-)
 
 from memalpha.agent.step import context_of, window_of
 from memalpha.errors import InputError
@@ -27,6 +16,17 @@ from memalpha.update.attention import NAME
 from memalpha.update.logps import Row, packed_logps
 from memalpha.update.prepare import prepare_policy, try_update
 from memalpha.update.trial import Trial
+from tests.helpers.architectures import (
+    EXACT,
+    LONG,
+    PAGE,
+    SHORT,
+    Ids,
+    drawing_error,
+    page,
+    update_error,
+    walk,
+)
 
 SIZES = {
     "vocab_size": 64,

@@ -5,14 +5,14 @@ import random
 from statistics import pvariance
 
 import pytest
-from gradient_check import Case, check
-from runs_of_nano import SHORT, train
 
 from memalpha.errors import InputError
 from memalpha.record.folder import RunFolder
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.credit import TrajectoryCredit
 from memalpha.training.schedule import of_each_kind
+from tests.helpers.gradient_check import Case, check
+from tests.helpers.runs_of_nano import SHORT, train
 
 FOUND = 1e-2
 

@@ -7,12 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from data_samples import write_instances
-from gradient_check import make_base
-from rollouts import make_agent, make_instance, run_script, step_reward
-from runs_of_nano import assert_same_end, train
 from safetensors.torch import load_file, save_file
-from test_scoring import Judge, scorer_of
 from transformers import MistralConfig, MistralForCausalLM
 
 from memalpha.cli import run
@@ -55,6 +50,11 @@ from memalpha.types import (
 )
 from memalpha.update.logps import Row
 from memalpha.use.agent import MemoryAgent
+from tests.helpers.data_samples import write_instances
+from tests.helpers.gradient_check import make_base
+from tests.helpers.rollouts import make_agent, make_instance, run_script, step_reward
+from tests.helpers.runs_of_nano import assert_same_end, train
+from tests.training.test_scoring import Judge, scorer_of
 
 INSERT, UPDATE, DELETE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE
 END = 2

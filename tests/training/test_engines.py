@@ -4,7 +4,6 @@ import json
 from contextlib import contextmanager
 
 import pytest
-from runs_of_nano import ROOT
 
 from memalpha.cli import run
 from memalpha.generation.hf import HFGenerator
@@ -12,6 +11,7 @@ from memalpha.models import load_policy_model
 from memalpha.training import build
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.training.weights import adapter_name
+from tests.helpers.runs_of_nano import ROOT
 
 LORA = [
     *("--config", str(ROOT / "configs" / "train" / "nano.yaml")),

@@ -5,7 +5,6 @@ import json
 import math
 
 import pytest
-from scripted import ScriptedGenerator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.chat_template_utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
@@ -21,6 +20,7 @@ from memalpha.training.build import build_components
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.environment import MemoryEnvironment
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question, Sampling
+from tests.helpers.scripted import ScriptedGenerator
 
 TEXTS = ("apple boat engine engine", "candle engine engine engine")
 ASKED = tuple(Question(f"was {word} seen?", (word,), id=word) for word in ("candle", "apple"))

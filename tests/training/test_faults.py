@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from runs_of_nano import SHORT, train, untimed_metrics
 
 from memalpha.errors import TrainingAborted
 from memalpha.training.checkpoints import damage, publish
 from memalpha.training.trainer import MemoryGRPOTrainer, explain_out_of_memory, finite_gradients
+from tests.helpers.runs_of_nano import SHORT, train, untimed_metrics
 
 
 def optimizer_steps(folder, step):

@@ -10,13 +10,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import test_same_policy
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from gradient_check import Case, Check, make_base, make_trainer, tokenizer
-from runs_of_nano import SHORT, assert_same_end, train, two, untimed_metrics
-from test_faults import optimizer_steps, spoil
 
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.hf import HFGenerator
@@ -26,6 +22,10 @@ from memalpha.training.run import choose_dtype
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.training.warm_start import WarmupTrainer
 from memalpha.types import Prompt, Sampling, silent
+from tests.helpers.gradient_check import Case, Check, make_base, make_trainer, tokenizer
+from tests.helpers.runs_of_nano import SHORT, assert_same_end, train, two, untimed_metrics
+from tests.training import test_same_policy
+from tests.training.test_faults import optimizer_steps, spoil
 
 FLOAT16 = [*SHORT, "--fp16", "true"]
 COLD = [*FLOAT16, "--warm_start_steps", "0", "--save_strategy", "no", "--max_steps", "6"]

@@ -3,15 +3,15 @@ sees planted faults."""
 
 import json
 
-import gradient_check
 import grpo_in_one_file as example
 import pytest
 import torch
-from gradient_check import TWO_PROCESSES, Case, check, make_trainer, pseudo_reward
-from runs_of_nano import two
 from transformers import TrainerCallback
 
 from memalpha.rewards import StepReward
+from tests.helpers import gradient_check
+from tests.helpers.gradient_check import TWO_PROCESSES, Case, check, make_trainer, pseudo_reward
+from tests.helpers.runs_of_nano import two
 
 EXACT = 1e-5
 FOUND = 1e-2

@@ -6,11 +6,11 @@ import shutil
 import pytest
 import torch
 from gradient_variance import VarianceTrainer, variance
-from runs_of_nano import OPTIONS, SHORT, assert_same_end, untimed_metrics
 
 from memalpha.errors import InputError
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.run import train
+from tests.helpers.runs_of_nano import OPTIONS, SHORT, assert_same_end, untimed_metrics
 
 
 def measured(folder, *more):

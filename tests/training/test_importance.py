@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from gradient_check import Case, make_trainer
 from torch.nn.utils.rnn import pad_sequence
 from trl import GRPOTrainer
 
 from memalpha.errors import InputError
 from memalpha.training.config import GRPOOptions
 from memalpha.training.importance import gap_statistics, importance_weights
+from tests.helpers.gradient_check import Case, make_trainer
 
 MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
 

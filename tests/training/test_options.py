@@ -7,8 +7,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate.utils import DistributedType
-from gradient_check import make_base
-from runs_of_nano import SHORT, train
 from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer
 
 from memalpha.agent.config import AgentConfig
@@ -40,6 +38,8 @@ from memalpha.types import (
     ResultCode,
     WriteRequest,
 )
+from tests.helpers.gradient_check import make_base
+from tests.helpers.runs_of_nano import SHORT, train
 
 
 # ------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from gradient_check import Case, make_base, make_policy
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
@@ -22,6 +21,7 @@ from memalpha.update.logps import (
     token_logps,
 )
 from memalpha.update.prepare import LoraProduct, RMSNormProduct, prepare_policy
+from tests.helpers.gradient_check import Case, make_base, make_policy
 
 VOCABULARY = 101
 

@@ -16,7 +16,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from runs_of_nano import OPTIONS, SHORT, assert_same_end, launch, train, two, untimed_metrics
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
@@ -36,6 +35,15 @@ from memalpha.training.rows import UpdateBatch, padding_row
 from memalpha.training.run import measure_before
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.types import Sampling
+from tests.helpers.runs_of_nano import (
+    OPTIONS,
+    SHORT,
+    assert_same_end,
+    launch,
+    train,
+    two,
+    untimed_metrics,
+)
 
 LATE = (
     "between-rollouts-and-update",
@@ -98,7 +106,7 @@ def test_a_checkpoint_draws_the_completions_of_the_next_step(whole_run):
 def test_a_killed_run_ends_where_the_whole_run_ended(whole_run, tmp_path, fault, step):
     folder = tmp_path / "killed"
     done = launch(
-        "tests/training/faulty_run.py",
+        "tests/helpers/faulty_run.py",
         fault,
         str(step),
         "0",
@@ -420,7 +428,7 @@ def test_two_processes_one_of_them_killed(whole_run_of_two, tmp_path, fault, ran
     folder = tmp_path / "killed"
     clock = time.monotonic()
     died = two(
-        "tests/training/faulty_run.py",
+        "tests/helpers/faulty_run.py",
         fault,
         "3",
         str(rank),

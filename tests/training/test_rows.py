@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rollouts import make_agent, make_instance, run_script, step_reward
 
 from memalpha.rewards import RewardConfig
 from memalpha.training.credit import make_credit
 from memalpha.training.rows import Scale, advantages, shuffle_advantages
 from memalpha.training.schedule import instances_of_draw, spread
+from tests.helpers.rollouts import make_agent, make_instance, run_script, step_reward
 
 CONFIG = RewardConfig(1.0, 0.5, 0.0, 0.0)
 NAN = math.nan

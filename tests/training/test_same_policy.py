@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from gradient_check import make_base, pseudo_reward, tokenizer
-from runs_of_nano import two
 
 from memalpha.training.build import build_components
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.run import build_trainer
+from tests.helpers.gradient_check import make_base, pseudo_reward, tokenizer
+from tests.helpers.runs_of_nano import two
 
 PRECISIONS = {
     "float32": [],

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from rollouts import make_agent, make_instance, run_script, step_reward
 
 from memalpha.errors import InputError, PartialServiceError, ServiceError, TrainingAborted
 from memalpha.qa.readers import QAEvaluator, RecallReader
@@ -30,6 +29,7 @@ from memalpha.types import (
     Question,
     ToolCall,
 )
+from tests.helpers.rollouts import make_agent, make_instance, run_script, step_reward
 
 NAN = math.nan
 

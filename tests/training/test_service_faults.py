@@ -16,15 +16,15 @@ import threading
 import time
 
 import pytest
-from data_samples import write_instances
-from runs_of_nano import ROOT, two
-from scripted import ScriptedGenerator
-from stub_server import Fault, StubServer, error
 
 from memalpha.cli import run
 from memalpha.qa.readers import NO_NOTES
 from memalpha.record.folder import RunFolder
 from memalpha.types import Chunk, Instance, Question
+from tests.helpers.data_samples import write_instances
+from tests.helpers.runs_of_nano import ROOT, two
+from tests.helpers.scripted import ScriptedGenerator
+from tests.helpers.stub_server import Fault, StubServer, error
 
 GROUP = 4
 TEXTS = {

@@ -5,16 +5,16 @@ import threading
 from contextlib import nullcontext
 from dataclasses import replace
 
-import gradient_check
 import pytest
 import torch
-from gradient_check import Case, make_trainer
-from rollouts import make_instance, step_reward
 
 from memalpha.errors import InputError
 from memalpha.training.config import RunOptions
 from memalpha.training.sampling import DrawPlan, RolloutSampler
 from memalpha.types import Sampling
+from tests.helpers import gradient_check
+from tests.helpers.gradient_check import Case, make_trainer
+from tests.helpers.rollouts import make_instance, step_reward
 
 
 def test_rollouts_are_drawn_with_the_options_and_every_step_with_a_seed_of_its_own(tmp_path):

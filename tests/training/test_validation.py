@@ -7,7 +7,6 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from runs_of_nano import OPTIONS, assert_same_end, launch, train, two, untimed_metrics
 
 from memalpha.cli import run
 from memalpha.generation import products
@@ -16,6 +15,7 @@ from memalpha.training import checkpoints
 from memalpha.training.build import split_held_out
 from memalpha.training.config import RunOptions
 from memalpha.training.recording import Recorder
+from tests.helpers.runs_of_nano import OPTIONS, assert_same_end, launch, train, two, untimed_metrics
 
 VALIDATED = ["--eval_strategy", "steps", "--eval_steps", "1", "--load_best_model_at_end", "true"]
 APART = [
@@ -153,7 +153,7 @@ def test_validation_leaves_the_training_as_it_is(validated, tmp_path):
 def test_a_kill_after_a_validation_before_its_checkpoint(validated, tmp_path):
     folder = tmp_path / "killed"
     command = ["train", *OPTIONS, *APART, "--output_dir", str(folder)]
-    done = launch("tests/training/faulty_run.py", "after-validation", "4", "0", *command)
+    done = launch("tests/helpers/faulty_run.py", "after-validation", "4", "0", *command)
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
     assert not (folder / "checkpoint-3").exists()
     assert (folder / "held_out" / "step-000003.jsonl").exists()

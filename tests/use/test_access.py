@@ -8,12 +8,12 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from servers import line
 
 from memalpha.cli import run
 from memalpha.errors import InputError
 from memalpha.store.journal import Namespace
 from memalpha.use.access import HEADERS, Caller, Callers, Grant, Problem
+from tests.helpers.servers import line
 
 # Names that would run into each other if they were joined, cased, cut or decoded carelessly.
 PART = st.sampled_from(["a", "A", "a/b", "b", "a%2Fb", "ab", "ä", "a:b", "a b", "default", "a/b/c"])

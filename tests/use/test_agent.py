@@ -11,7 +11,6 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import pytest
-from scripted import FACTS, ScriptedGenerator
 
 from memalpha.agent.step import AgentStep
 from memalpha.contrib.clients.chatting import ChatMemory
@@ -25,6 +24,7 @@ from memalpha.use.access import Caller
 from memalpha.use.agent import AsyncMemoryAgent, MemoryAgent, Reply
 from memalpha.use.operations import ENDPOINTS, Operations
 from memalpha.use.store import LOCAL
+from tests.helpers.scripted import FACTS, ScriptedGenerator
 
 CONFIG = FACTS
 MARTA, IVAN = Namespace("marta"), Namespace("ivan")

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
@@ -15,6 +14,7 @@ from memalpha.models.registry import make_tokenizer
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.types import Chunk, Operation, OperationKind
 from memalpha.use.agent import MemoryAgent
+from tests.helpers.scripted import ScriptedGenerator
 
 CONFIG = AgentConfig(
     schema="facts", codec="compact", max_completion_length=64, retrieve_k=5, archive=True

@@ -5,7 +5,8 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from servers import client, running
+
+from tests.helpers.servers import client, running
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 
-from servers import client, running
+from tests.helpers.servers import client, running
 
 PAGE = "https://chat.example"
 HEAD = "POST /v1/add HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n{}\r\n\r\n"

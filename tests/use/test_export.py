@@ -11,7 +11,6 @@ import torch
 import yaml
 from huggingface_hub import ModelCard
 from peft import PeftModel
-from stubs import loud_adapter
 
 from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
@@ -23,6 +22,7 @@ from memalpha.models import load_policy_model, resolve_model, write_adapter_reco
 from memalpha.models.registry import hub_name
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.export import RunFacts, export, make_card
+from tests.helpers.evaluation_stubs import loud_adapter
 
 ROOT = Path(__file__).parents[2]
 CONFIG = AgentConfig(

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager, nullcontext
 
 import httpx
 import pytest
-from servers import make_agent
 from starlette.responses import Response
 
 from memalpha.errors import InputError
@@ -18,6 +17,7 @@ from memalpha.use.access import Callers, Grant, ServeConfig
 from memalpha.use.api import build_api
 from memalpha.use.operations import Operations
 from memalpha.use.server import Gate, check_reach
+from tests.helpers.servers import make_agent
 
 USERS = ["a", "A", "a/b", "b"]
 REACH = [(f"to {user}", user) for user in USERS] + [

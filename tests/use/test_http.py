@@ -5,7 +5,8 @@ import json
 
 import httpx
 import pytest
-from servers import client, line, running, tokens_file
+
+from tests.helpers.servers import client, line, running, tokens_file
 
 
 @pytest.fixture(scope="module")

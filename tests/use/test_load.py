@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from stubs import loud_adapter
 from transformers.cache_utils import Cache
 
 from memalpha.agent.config import AgentConfig
@@ -21,6 +20,7 @@ from memalpha.models.readers import trained_reader
 from memalpha.qa.readers import reader_messages
 from memalpha.types import Chunk, Sampling
 from memalpha.use.agent import MemoryAgent
+from tests.helpers.evaluation_stubs import loud_adapter
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -10,7 +10,17 @@ import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from servers import ENVIRONMENT, WORKER, bearer, client, line, make_agent, running, tokens_file
+
+from tests.helpers.servers import (
+    ENVIRONMENT,
+    WORKER,
+    bearer,
+    client,
+    line,
+    make_agent,
+    running,
+    tokens_file,
+)
 
 
 @pytest.fixture(scope="module")

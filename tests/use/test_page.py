@@ -2,7 +2,8 @@
 browser these skip and say so."""
 
 import pytest
-from servers import client, line, running, tokens_file
+
+from tests.helpers.servers import client, line, running, tokens_file
 
 # every field has a label, nothing is wider than the window, dark is dark
 FITTING = """[

@@ -10,7 +10,6 @@ from contextlib import suppress
 
 import httpx
 import pytest
-from servers import client, make_agent, running
 
 from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
@@ -20,6 +19,7 @@ from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Operation, OperationKind
 from memalpha.use.access import Caller, Callers, Grant, ServeConfig
 from memalpha.use.server import serve_http
+from tests.helpers.servers import client, make_agent, running
 
 
 def texts(path):

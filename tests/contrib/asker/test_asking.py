@@ -5,11 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from gradient_check import Case, check
 from rich.console import Console
-from rollouts import make_agent
-from runs_of_nano import train
-from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_episodes
@@ -36,6 +32,10 @@ from memalpha.rewards import RewardConfig
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.rows import Scale, TrainingRow
 from memalpha.types import Chunk, Instance, Question, Sampling
+from tests.helpers.gradient_check import Case, check
+from tests.helpers.rollouts import make_agent
+from tests.helpers.runs_of_nano import train
+from tests.helpers.scripted import ScriptedGenerator
 
 HOME = Question("Where does Hanna live?", ("Rome",), evidence=(0, 1), stale=("Oslo",))
 SONG = Question("What does Hanna sing?", ("arias",), evidence=(2,))

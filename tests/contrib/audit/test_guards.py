@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from scripted import FACTS, ScriptedGenerator
 
 from memalpha.agent.step import AgentStep
 from memalpha.contrib.audit.pairs import said
@@ -16,6 +15,7 @@ from memalpha.plugins import find_plugins
 from memalpha.speakers import split_speaker
 from memalpha.types import ResultCode
 from memalpha.use.agent import MemoryAgent
+from tests.helpers.scripted import FACTS, ScriptedGenerator
 
 pytest.importorskip("detect_secrets", reason="needs the extra audit")
 

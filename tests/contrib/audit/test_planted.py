@@ -2,14 +2,14 @@
 
 from collections import Counter
 
-import held_out
 import pytest
-import tuned
-from planted import plant
 
 from memalpha.contrib.audit.run import DETECTORS, audit, over_time
 from memalpha.contrib.audit.view import NamespaceView
 from memalpha.store.journal import IN_MEMORY, Journal
+from tests.helpers import audit_held_out as held_out
+from tests.helpers import audit_tuned as tuned
+from tests.helpers.audit_planted import plant
 
 pytest.importorskip("detect_secrets", reason="needs the extra audit")
 

@@ -7,13 +7,8 @@ from statistics import NormalDist
 from unittest.mock import Mock
 
 import pytest
-from hostile import (
-    tokenizer_of,
-)
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import ScriptedGenerator
-from stubs import loud_adapter
 from transformers import AutoConfig, AutoTokenizer
 
 from memalpha.agent.config import AgentConfig
@@ -31,6 +26,11 @@ from memalpha.errors import RunFolderError
 from memalpha.models import resolve_model, write_adapter_record
 from memalpha.record.rows import read_rows
 from memalpha.types import Entry
+from tests.helpers.evaluation_stubs import loud_adapter
+from tests.helpers.hostile_texts import (
+    tokenizer_of,
+)
+from tests.helpers.scripted import ScriptedGenerator
 
 
 def copies(prompt):

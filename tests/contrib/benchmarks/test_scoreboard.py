@@ -8,11 +8,7 @@ from importlib import resources
 import pandas
 import pytest
 import yaml
-from data_samples import locomo_plus, locomo_sample, longmemeval_item, mab_row, write
-from memory_server import KEY, memory_server
-from stubs import setting
 
-from examples import MARTA, result
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.contrib.benchmarks import server as mem0
@@ -25,6 +21,10 @@ from memalpha.memory.memory import count_words
 from memalpha.models.policy import load_tokenizer
 from memalpha.record.measure import IngestedMemory, measure
 from memalpha.types import Chunk, Instance, Question
+from tests.helpers.data_samples import locomo_plus, locomo_sample, longmemeval_item, mab_row, write
+from tests.helpers.evaluation_stubs import setting
+from tests.helpers.measured_examples import MARTA, result
+from tests.helpers.memory_server import KEY, memory_server
 
 TITLES = ("LoCoMo", "LongMemEval", "LoCoMo-Plus")
 pytestmark = pytest.mark.usefixtures("one_thread")

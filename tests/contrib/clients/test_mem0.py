@@ -5,13 +5,13 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from servers import bearer, client, line, running, tokens_file
 
 from memalpha.contrib.benchmarks.server import MemoryServer, ServerOptions
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.store.exchange import export_journal, import_journal
 from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Chunk, Operation, OperationKind
+from tests.helpers.servers import bearer, client, line, running, tokens_file
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 from openai import APIStatusError, OpenAI
-from servers import ENVIRONMENT, client, line, running, tokens_file
-from stub_server import Fault, StubServer, completion, error
 
 from memalpha.contrib.clients.proxy import ProxyOptions, _without
 from memalpha.errors import InputError
+from tests.helpers.servers import ENVIRONMENT, client, line, running, tokens_file
+from tests.helpers.stub_server import Fault, StubServer, completion, error
 
 HISTORY = [
     {"role": "system", "content": "Be kind."},

@@ -9,8 +9,6 @@ from dataclasses import replace
 import pytest
 from openai import APIError, AsyncOpenAI, OpenAI
 from pydantic import BaseModel
-from scripted import FACTS, ScriptedGenerator
-from stub_server import Fault
 
 import memalpha
 from memalpha.agent.step import AgentStep
@@ -19,6 +17,8 @@ from memalpha.errors import ServiceError
 from memalpha.memory.schema import ARCHIVE
 from memalpha.models.registry import make_tokenizer
 from memalpha.use.agent import MemoryAgent
+from tests.helpers.scripted import FACTS, ScriptedGenerator
+from tests.helpers.stub_server import Fault
 
 CONFIG = replace(FACTS, view_tokens=100, max_completion_length=4000, archive=True, retrieve_k=4)
 STEP = AgentStep(CONFIG, make_tokenizer(["facts"], 4096))

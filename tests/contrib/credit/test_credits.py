@@ -7,10 +7,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from gradient_check import Case, check
-from rollouts import make_agent, make_instance, run_script
-from runs_of_nano import SHORT, train, untimed_metrics
-from scripted import ScriptedGenerator
 
 from memalpha.agent.codecs import make_codec
 from memalpha.agent.rollout import memory_episodes
@@ -27,6 +23,10 @@ from memalpha.training.credit import make_credit
 from memalpha.training.environment import MemoryEnvironment
 from memalpha.training.scoring import RolloutScorer, first_error
 from memalpha.types import Completion, Entry, Sampling, StopReason
+from tests.helpers.gradient_check import Case, check
+from tests.helpers.rollouts import make_agent, make_instance, run_script
+from tests.helpers.runs_of_nano import SHORT, train, untimed_metrics
+from tests.helpers.scripted import ScriptedGenerator
 
 FOUND = 1e-2
 

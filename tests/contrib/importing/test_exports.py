@@ -11,13 +11,23 @@ from functools import reduce
 from operator import getitem
 
 import pytest
-from export_samples import CLAUDE, GEMINI, LANGMEM, LOCOMO, MEM0, MEMOS, MESSAGES, chatgpt, node
 
 from memalpha.contrib.importing import exports
 from memalpha.contrib.importing.exports import Export, json_values
 from memalpha.contrib.importing.items import Chat, Remembered, time_of
 from memalpha.conversation.messages import Utterance
 from memalpha.errors import InputError
+from tests.helpers.export_samples import (
+    CLAUDE,
+    GEMINI,
+    LANGMEM,
+    LOCOMO,
+    MEM0,
+    MEMOS,
+    MESSAGES,
+    chatgpt,
+    node,
+)
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from data_damage import check_counted, check_damaged, damaging
-from data_samples import of_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +11,8 @@ from memalpha.data.load import get_source, iter_prepared, prepare
 from memalpha.data.source import Skipped
 from memalpha.errors import InputError
 from memalpha.types import Chunk
+from tests.helpers.data_damage import check_counted, check_damaged, damaging
+from tests.helpers.data_samples import of_rows
 
 NOTES = {
     "2024-03-01 house.md": "# House\n\nThe rent of our flat in Prague is 900 a month, with water.\n\n"

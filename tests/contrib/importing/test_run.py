@@ -12,9 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from export_samples import LOCOMO, MEM0, chatgpt, node
-from scripted import FACTS, ScriptedGenerator
-from stores import MARTA, opened
 
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
@@ -29,6 +26,9 @@ from memalpha.store.exchange import export_journal, import_journal
 from memalpha.store.journal import Journal, RecordKind
 from memalpha.types import ResultCode
 from memalpha.use.agent import MemoryAgent
+from tests.helpers.export_samples import LOCOMO, MEM0, chatgpt, node
+from tests.helpers.scripted import FACTS, ScriptedGenerator
+from tests.helpers.stores import MARTA, opened
 
 AT = ["2024-05-01T10:00:00+00:00", "2024-05-01T10:01:40+00:00"]
 SAID = [

@@ -4,12 +4,12 @@ import json
 import signal
 
 import pytest
-from export_samples import LANGMEM, chatgpt
 
 from memalpha.cli import run
 from memalpha.contrib.importing import verb
 from memalpha.memory.schema import MemorySchema
 from memalpha.store.journal import Journal, Namespace
+from tests.helpers.export_samples import LANGMEM, chatgpt
 
 
 @pytest.fixture

@@ -3,14 +3,13 @@ from."""
 
 import math
 
-from scripted import ScriptedGenerator
-
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.models.registry import make_tokenizer
 from memalpha.rewards import PARTS, StepReward
 from memalpha.types import Chunk, Instance, Question, Sampling
+from tests.helpers.scripted import ScriptedGenerator
 
 WORDS = ("apple", "boat", "candle", "door", "engine", "feather", "was", "seen", "?")
 

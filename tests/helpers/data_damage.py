@@ -10,12 +10,12 @@ from functools import reduce
 from operator import getitem
 from pathlib import Path
 
-from data_samples import Sample
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from memalpha.data.load import iter_prepared, prepare
 from memalpha.errors import InputError
+from tests.helpers.data_samples import Sample
 
 WRONG = st.sampled_from(
     [

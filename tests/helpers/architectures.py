@@ -1,6 +1,6 @@
 """Every causal LM of the installed transformers, small and random: drawn from, and updated.
 
-``python tests/training/architectures.py`` writes docs/models.md; names after it do only those.
+``python tests/helpers/architectures.py`` writes docs/models.md; names after it do only those.
 """
 
 import logging
@@ -238,7 +238,7 @@ def page(records):
         f"This is what was seen of the {len(records)} causal language models of transformers",
         f"{transformers.__version__}, each with a window or a chunk of 8 tokens where it has one.",
         "A run whose rows can be longer than a sliding window is refused.",
-        "`python tests/training/architectures.py` writes this page.",
+        "`python tests/helpers/architectures.py` writes this page.",
         "",
     ]
     for update, draws, title in GROUPS:

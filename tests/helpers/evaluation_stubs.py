@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import torch
 from peft import LoraConfig, get_peft_model
-from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
@@ -15,6 +14,7 @@ from memalpha.measure.systems import Setting
 from memalpha.models import load_policy_model, resolve_model
 from memalpha.models.registry import make_tokenizer
 from memalpha.types import Prompt
+from tests.helpers.scripted import ScriptedGenerator
 
 POSITIONS = 8192
 

@@ -16,8 +16,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from scripted import ScriptedGenerator
-from stores import (
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.step import AgentStep
+from memalpha.memory.schema import ARCHIVE
+from memalpha.models.registry import make_tokenizer
+from memalpha.store.database import Database
+from memalpha.use.agent import MemoryAgent
+from tests.helpers.scripted import ScriptedGenerator
+from tests.helpers.stores import (
     BY,
     MARTA,
     agrees,
@@ -30,13 +36,6 @@ from stores import (
     opened,
     update,
 )
-
-from memalpha.agent.config import AgentConfig
-from memalpha.agent.step import AgentStep
-from memalpha.memory.schema import ARCHIVE
-from memalpha.models.registry import make_tokenizer
-from memalpha.store.database import Database
-from memalpha.use.agent import MemoryAgent
 
 
 class Model:

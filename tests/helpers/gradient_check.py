@@ -5,7 +5,7 @@ The hand-written side knows nothing of rows, padding, packing, ranks or TRL: fro
 rollouts of all ranks it works out rewards and advantages in plain Python, and runs the policy over
 one row after the other.
 
-    torchrun --nproc_per_node 2 tests/training/gradient_check.py OUT.json      all cases of
+    torchrun --nproc_per_node 2 tests/helpers/gradient_check.py OUT.json      all cases of
     TWO_PROCESSES, two ranks on CPUs
 """
 
@@ -36,7 +36,8 @@ from transformers import (
     TrainerCallback,
 )
 
-sys.path.append(str(Path(__file__).parents[2] / "scripts"))  # also where torchrun starts it
+ROOT = Path(__file__).parents[2]
+sys.path += [str(ROOT), str(ROOT / "scripts")]  # also where torchrun starts it
 from gradient_variance import VarianceTrainer
 
 from memalpha.agent.config import AgentConfig
