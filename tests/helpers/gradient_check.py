@@ -36,8 +36,9 @@ from transformers import (
     TrainerCallback,
 )
 
-ROOT = Path(__file__).parents[2]
-sys.path += [str(ROOT), str(ROOT / "scripts")]  # also where torchrun starts it
+# also where torchrun starts it
+sys.path.append(str(Path(__file__).parents[2]))
+sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 from gradient_variance import VarianceTrainer
 
 from memalpha.agent.config import AgentConfig
