@@ -34,7 +34,8 @@ from pydantic import (
 
 from memalpha.config import Options
 from memalpha.errors import InputError, ServiceError, whole
-from memalpha.text import content_of, without_system
+from memalpha.text.encoding import without_system
+from memalpha.text.thinking import content_of
 from memalpha.types import Completion, JsonMapping, JsonObject, Sampling, StopReason
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 import re
 from itertools import groupby
 
-from memalpha.text import unmarked
+from memalpha.text.quoting import unmarked
 from memalpha.types import Span
 
 # a line, with the line that labels it

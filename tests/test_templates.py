@@ -21,7 +21,8 @@ from memalpha.models import load_policy_model
 from memalpha.models.registry import build_nano, make_tokenizer, toy_texts
 from memalpha.qa.readers import reader_messages
 from memalpha.sandbox.worker import DATE, set_limits
-from memalpha.text import chat_ids, decoded, plain_ids, render_chat, turn_end
+from memalpha.text.encoding import chat_ids, plain_ids, render_chat, turn_end
+from memalpha.text.thinking import decoded
 from memalpha.types import Chunk
 
 SHIPPED = Path(trl.__file__).parent / "chat_templates"

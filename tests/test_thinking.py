@@ -19,7 +19,7 @@ from memalpha.memory.schema import MemorySchema, to_call
 from memalpha.models.registry import make_tokenizer
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import EndpointReader, ModelReader, QAEvaluator
-from memalpha.text import content_of, decoded, opens_thinking
+from memalpha.text.thinking import content_of, decoded, opens_thinking
 from memalpha.types import (
     Answer,
     AnswerRequest,

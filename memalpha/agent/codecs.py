@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 
 from memalpha.errors import InputError
 from memalpha.memory.schema import MemorySchema, tool_name, tool_schemas
-from memalpha.text import THINK, content_of, is_text
+from memalpha.text.quoting import is_text
+from memalpha.text.thinking import THINK, content_of
 from memalpha.types import CallError, JsonObject, OperationKind, ToolCall
 
 _NO_TEXT = "the call holds a lone surrogate, which is no Unicode text"

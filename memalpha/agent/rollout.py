@@ -11,7 +11,7 @@ from typing import Protocol
 
 from memalpha.agent.step import AgentStep, StepOutcome
 from memalpha.memory.memory import Memory
-from memalpha.text import in_common
+from memalpha.text.encoding import in_common
 from memalpha.types import (
     Answer,
     Chunk,

@@ -24,17 +24,10 @@ from memalpha.memory.memory import Memory, Snapshot, render_entry
 from memalpha.memory.schema import MemorySchema, to_call, to_operations, tool_schemas
 from memalpha.retrieval.archive import archive_chunk, says
 from memalpha.retrieval.two_layer import retriever_factory
-from memalpha.text import (
-    PromptEncoder,
-    check_time,
-    is_text,
-    one_line,
-    opens_thinking,
-    quote,
-    slot,
-    takes_tools,
-    unmarked,
-)
+from memalpha.text.encoding import PromptEncoder, slot, takes_tools
+from memalpha.text.quoting import is_text, one_line, quote, unmarked
+from memalpha.text.thinking import opens_thinking
+from memalpha.text.times import check_time
 from memalpha.types import (
     CallError,
     Change,

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from memalpha.errors import InputError
 from memalpha.speakers import label_name, quoted_labels
-from memalpha.text import check_time, is_text
+from memalpha.text.quoting import is_text
+from memalpha.text.times import check_time
 from memalpha.types import Chunk, Span, TokenCounter
 from memalpha.units import cut
 

@@ -28,7 +28,7 @@ from memalpha.data.source import (
 )
 from memalpha.errors import InputError
 from memalpha.qa.metrics import RUBRIC
-from memalpha.text import to_iso
+from memalpha.text.times import to_iso
 from memalpha.types import Question, TokenCounter
 
 _CHAT = "chat.json"

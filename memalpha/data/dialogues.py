@@ -32,7 +32,7 @@ from memalpha.data.source import (
 )
 from memalpha.errors import SchemaError
 from memalpha.qa.readers import UNKNOWN
-from memalpha.text import to_iso
+from memalpha.text.times import to_iso
 from memalpha.types import Chunk, Question, TokenCounter
 from memalpha.units import cut
 

@@ -30,7 +30,7 @@ from memalpha.data.source import (
 )
 from memalpha.errors import SchemaError
 from memalpha.qa.metrics import JUDGE
-from memalpha.text import to_iso
+from memalpha.text.times import to_iso
 from memalpha.types import Question, TokenCounter
 
 PAIRS = "locomo_plus.json"

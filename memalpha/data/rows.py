@@ -26,7 +26,7 @@ from typing import IO, Any, get_args, get_origin, get_type_hints
 
 from memalpha.errors import InputError, SchemaError
 from memalpha.files import path_of
-from memalpha.text import ISO_8601, moment
+from memalpha.text.times import ISO_8601, moment
 from memalpha.types import Instance, JsonMapping, JsonObject
 
 MAX_UNPACKED = 2 << 30  # most bytes that a packed JSON document may expand to

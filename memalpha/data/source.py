@@ -22,7 +22,8 @@ from memalpha.data.rows import Row, iter_rows
 from memalpha.errors import InputError, SchemaError
 from memalpha.memory.memory import count_words
 from memalpha.qa.metrics import check_metric
-from memalpha.text import plain_ids, to_iso
+from memalpha.text.encoding import plain_ids
+from memalpha.text.times import to_iso
 from memalpha.types import Chunk, Fact, Instance, JsonMapping, Question, Span, TokenCounter
 from memalpha.units import UNSPACED, cut
 

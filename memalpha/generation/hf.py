@@ -36,7 +36,8 @@ from memalpha.generation.graphs import (
 )
 from memalpha.generation.products import Products, exact, fast_linears, merged_lora, restored, using
 from memalpha.generation.small import NoCopyError, alone, architecture, ask_copy, reason_of
-from memalpha.text import THINK, chat_ids, decoded, in_common, opens_thinking, plain_ids, turn_end
+from memalpha.text.encoding import chat_ids, in_common, plain_ids, turn_end
+from memalpha.text.thinking import THINK, decoded, opens_thinking
 from memalpha.types import Completion, Generator, Message, Prompt, Sampling, StopReason
 
 # ------------------------------------------------------------------------------------------------

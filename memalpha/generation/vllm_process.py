@@ -20,7 +20,8 @@ from memalpha.endpoints import STOPS
 from memalpha.errors import InputError, ServiceError
 from memalpha.generation.graphs import CAPTURING
 from memalpha.generation.vllm_server import token_problem
-from memalpha.text import decoded, more_ends
+from memalpha.text.encoding import more_ends
+from memalpha.text.thinking import decoded
 from memalpha.types import Completion, Prompt, Sampling
 
 _SWITCHES = {

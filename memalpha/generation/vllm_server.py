@@ -20,7 +20,8 @@ from transformers import PreTrainedTokenizerBase
 
 from memalpha.endpoints import STOPS, ChatClient, Finish, Transient, read_json
 from memalpha.errors import InputError, PartialServiceError, ServiceError
-from memalpha.text import decoded, more_ends
+from memalpha.text.encoding import more_ends
+from memalpha.text.thinking import decoded
 from memalpha.types import Completion, JsonMapping, JsonObject, Prompt, Sampling
 
 _ROUNDING = 1e-3  # by which a log-probability may exceed 0

@@ -47,7 +47,9 @@ from memalpha.record.measure import (
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.archive import archive_all
 from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
-from memalpha.text import THINK, PromptEncoder, content_of, one_line, opens_thinking, quote, slot
+from memalpha.text.encoding import PromptEncoder, slot
+from memalpha.text.quoting import one_line, quote
+from memalpha.text.thinking import THINK, content_of, opens_thinking
 from memalpha.types import (
     Answer,
     Chunk,

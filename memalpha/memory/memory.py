@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from memalpha.errors import InputError, JournalError
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section, SectionKind
-from memalpha.text import ISO_8601, check_said, check_time, is_to_come, later, moment
+from memalpha.text.times import ISO_8601, check_said, check_time, is_to_come, later, moment
 from memalpha.types import (
     Change,
     Entry,

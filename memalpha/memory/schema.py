@@ -26,7 +26,8 @@ from pydantic import ConfigDict, Field, ValidationError, validate_call
 from memalpha.config import ATTRIBUTE, Options, load_function, read
 from memalpha.errors import InputError
 from memalpha.files import path_of, read_object
-from memalpha.text import ISO_8601, is_text, moment
+from memalpha.text.quoting import is_text
+from memalpha.text.times import ISO_8601, moment
 from memalpha.types import (
     JsonObject,
     Operation,

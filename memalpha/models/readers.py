@@ -14,7 +14,7 @@ from memalpha.models.adapters import adapter_record, base_of, check_adapter, rea
 from memalpha.models.policy import PolicyModel, load_policy_model
 from memalpha.models.registry import resolve_model
 from memalpha.qa.readers import BASE, UNKNOWN, reader_messages
-from memalpha.text import chat_ids, in_common
+from memalpha.text.encoding import chat_ids, in_common
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

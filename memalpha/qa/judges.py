@@ -14,7 +14,7 @@ from memalpha.endpoints import ChatClient
 from memalpha.errors import ServiceError, in_place, whole
 from memalpha.qa.metrics import RUBRIC, contains, words
 from memalpha.retrieval.lexical import STOP_WORDS
-from memalpha.text import quoted_json
+from memalpha.text.quoting import quoted_json
 from memalpha.types import (
     AnswerRequest,
     Fact,

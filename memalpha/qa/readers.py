@@ -24,7 +24,8 @@ from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import ARCHIVE
 from memalpha.plugins import find_plugins, load_plugin
 from memalpha.qa.metrics import JUDGED, NEED_ALL, RUBRIC, check_metric, score
-from memalpha.text import content_of, one_line, quote
+from memalpha.text.quoting import one_line, quote
+from memalpha.text.thinking import content_of
 from memalpha.types import (
     Answer,
     AnswerJudge,

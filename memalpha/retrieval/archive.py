@@ -17,7 +17,7 @@ from memalpha.memory.memory import Memory, newer
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.lexical import tokenize
 from memalpha.speakers import speaker_of, split_speaker
-from memalpha.text import later
+from memalpha.text.times import later
 from memalpha.types import Change, Chunk, Entry, Operation, OperationKind, Span
 from memalpha.units import UNIT_TOKENS, units
 

@@ -37,7 +37,7 @@ from memalpha.models.policy import PolicyModel
 from memalpha.models.readers import load_reader
 from memalpha.qa import judges, readers
 from memalpha.qa.readers import QAEvaluator, open_reader
-from memalpha.text import opens_thinking
+from memalpha.text.thinking import opens_thinking
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
 from memalpha.training.credit import make_credit
 from memalpha.training.role import WRITER, make_role

@@ -18,7 +18,7 @@ from memalpha.memory.schema import ARCHIVE
 from memalpha.qa.metrics import NEED_ALL, contains
 from memalpha.qa.readers import UNKNOWN, find_passages, reader_messages, within_budget
 from memalpha.retrieval.lexical import LexicalIndex
-from memalpha.text import chat_ids
+from memalpha.text.encoding import chat_ids
 from memalpha.types import Instance, Operation, Question
 from memalpha.units import sentences
 from memalpha.update.logps import Row

@@ -46,7 +46,7 @@ from memalpha.record.folder import (
     remove_made,
 )
 from memalpha.record.lock import LOCK_FILE, FolderLock
-from memalpha.text import in_common, turn_end
+from memalpha.text.encoding import in_common, turn_end
 from memalpha.training.build import load_policy, resolve_dtype
 from memalpha.training.checkpoints import WithoutArguments
 from memalpha.training.config import PolicyOptions, TrainerOptions, clear_options

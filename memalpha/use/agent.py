@@ -53,7 +53,7 @@ from memalpha.retrieval.lexical import tokenize
 from memalpha.retrieval.two_layer import retriever_by_size
 from memalpha.store.durable import DurableMemory
 from memalpha.store.journal import Journal, Namespace, Origin, hash_prompt
-from memalpha.text import check_said
+from memalpha.text.times import check_said
 from memalpha.types import (
     Change,
     Chunk,

@@ -26,7 +26,7 @@ from memalpha.retrieval.dense import forget_texts
 from memalpha.retrieval.two_layer import RetrieverFactory, TwoLayerRetriever, retriever_factory
 from memalpha.store.durable import DurableMemory
 from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt
-from memalpha.text import is_text
+from memalpha.text.quoting import is_text
 from memalpha.types import Change, Entry, Hit, Retriever, TokenCounter
 
 LOCAL = Namespace("local")  # of a store that is kept in memory

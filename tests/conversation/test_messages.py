@@ -14,7 +14,7 @@ from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.models.registry import make_tokenizer
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.speakers import quoted_labels, unquoted_labels
-from memalpha.text import unmarked
+from memalpha.text.quoting import unmarked
 from memalpha.types import Chunk
 from memalpha.units import units
 from memalpha.use.agent import MemoryAgent

@@ -11,7 +11,7 @@ from memalpha.generation.hf import AnsweringModel, HFGenerator, frozen_base
 from memalpha.models import load_policy_model, resolve_model
 from memalpha.qa.readers import ModelReader, QAEvaluator, reader_messages, wanted_answers
 from memalpha.rewards import RewardConfig
-from memalpha.text import chat_ids, plain_ids
+from memalpha.text.encoding import chat_ids, plain_ids
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Question, ReadRequest
 from tests.helpers.rollouts import make_agent, make_instance, run_script

@@ -14,7 +14,7 @@ from memalpha.generation.decoding import draw
 from memalpha.generation.hf import HFGenerator, answer_chats, frozen_base
 from memalpha.generation.products import merged_lora
 from memalpha.models import load_policy_model, resolve_model
-from memalpha.text import chat_ids, render_chat
+from memalpha.text.encoding import chat_ids, render_chat
 from memalpha.types import Prompt, Sampling, StopReason
 from tests.helpers.letters import (
     LetterTokenizer,

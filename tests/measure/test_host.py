@@ -14,7 +14,7 @@ from memalpha.generation.hf import HFGenerator, mark_prefixes, within_tokens
 from memalpha.measure.host import PolicyHost
 from memalpha.models import load_policy_model, resolve_model
 from memalpha.qa.readers import BASE
-from memalpha.text import chat_ids
+from memalpha.text.encoding import chat_ids
 from memalpha.types import Prompt, Sampling
 from tests.helpers.evaluation_stubs import loud_adapter
 

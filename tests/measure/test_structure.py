@@ -14,7 +14,8 @@ from memalpha.memory.schema import MemorySchema, presets
 from memalpha.models.registry import MODEL_RECORD, models_dir
 from memalpha.qa.readers import ModelReader, reader_messages
 from memalpha.store.journal import Journal, Namespace, Origin
-from memalpha.text import chat_ids, one_line, quote, quoted_json
+from memalpha.text.encoding import chat_ids
+from memalpha.text.quoting import one_line, quote, quoted_json
 from memalpha.types import Chunk, Operation, OperationKind, Question, ReadRequest, ToolCall
 from memalpha.use.store import MemoryStore
 from tests.helpers.hostile_texts import (
@@ -78,7 +79,7 @@ def test_a_mark_made_by_normalising_stays_text():
     from tokenizers import AddedToken, normalizers
 
     from memalpha.models.registry import make_tokenizer
-    from memalpha.text import PromptEncoder, slot
+    from memalpha.text.encoding import PromptEncoder, slot
 
     tokenizer = make_tokenizer(["Marta"], 512)
     tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()

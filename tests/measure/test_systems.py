@@ -12,7 +12,7 @@ from memalpha.measure.options import make_system
 from memalpha.measure.systems import ConstantState, system_kinds
 from memalpha.qa.metrics import score
 from memalpha.qa.readers import RecallReader
-from memalpha.text import one_line
+from memalpha.text.quoting import one_line
 from memalpha.types import Chunk, Instance, Question, ReadRequest, Sampling
 from tests.helpers.evaluation_stubs import setting
 from tests.helpers.measured_examples import MARTA, told

@@ -19,7 +19,7 @@ from memalpha.memory.schema import (
     tool_name,
     tool_schemas,
 )
-from memalpha.text import check_time, moment, to_iso
+from memalpha.text.times import check_time, moment, to_iso
 from memalpha.types import Operation, OperationKind, OperationResult, ResultCode, ToolCall
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind

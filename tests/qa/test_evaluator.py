@@ -23,7 +23,7 @@ from memalpha.qa.readers import (
     within_budget,
 )
 from memalpha.retrieval.two_layer import TwoLayerRetriever
-from memalpha.text import unmarked
+from memalpha.text.quoting import unmarked
 from memalpha.types import Answer, Operation, OperationKind, Question, ReadRequest
 from tests.helpers.stub_server import error
 

@@ -23,7 +23,7 @@ from memalpha.models.policy import load_policy_model
 from memalpha.models.readers import trained_reader, unknown_bias
 from memalpha.qa.metrics import score
 from memalpha.qa.readers import UNKNOWN, reader_messages
-from memalpha.text import chat_ids
+from memalpha.text.encoding import chat_ids
 from memalpha.training.config import RunOptions
 from memalpha.training.demonstrations import demonstrate, make_reader_examples
 from memalpha.training.teacher_start import start_from_teacher

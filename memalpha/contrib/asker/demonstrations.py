@@ -20,7 +20,7 @@ from memalpha.memory.schema import ARCHIVE
 from memalpha.qa.metrics import contains
 from memalpha.qa.readers import SEARCH, UNKNOWN, request_to_read
 from memalpha.speakers import speaker_of
-from memalpha.text import chat_ids
+from memalpha.text.encoding import chat_ids
 from memalpha.training.demonstrations import ANSWERED, SEVERAL, right_answer
 from memalpha.types import Instance, Question
 from memalpha.update.logps import Row

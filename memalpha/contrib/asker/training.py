@@ -30,7 +30,7 @@ from memalpha.qa.metrics import contains, score
 from memalpha.qa.readers import UNKNOWN, Asked, QAEvaluator, request_to_read
 from memalpha.retrieval.archive import archive_all
 from memalpha.rewards import RewardConfig, StepReward
-from memalpha.text import chat_ids
+from memalpha.text.encoding import chat_ids
 from memalpha.training.config import RunOptions
 from memalpha.training.credit import Credit, TrajectoryCredit
 from memalpha.training.rows import Scale, TrainingRow, advantages

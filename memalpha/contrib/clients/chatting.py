@@ -25,7 +25,7 @@ from memalpha.conversation.recalled import tagged, without_recalled
 from memalpha.memory.memory import render_entry
 from memalpha.qa.readers import within_budget
 from memalpha.store.journal import Namespace
-from memalpha.text import content_of
+from memalpha.text.thinking import content_of
 from memalpha.types import JsonMapping
 from memalpha.use.agent import MemoryAgent
 

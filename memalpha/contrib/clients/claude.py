@@ -36,7 +36,7 @@ from pydantic import ValidationError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section
 from memalpha.store.journal import Journal, Namespace, Origin
-from memalpha.text import is_text
+from memalpha.text.quoting import is_text
 from memalpha.types import Entry, Operation, OperationKind
 from memalpha.use.store import MemoryStore
 

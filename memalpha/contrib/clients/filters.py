@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
-from memalpha.text import later, moment, to_iso
+from memalpha.text.times import later, moment, to_iso
 from memalpha.types import JsonObject
 from memalpha.use.access import Problem
 

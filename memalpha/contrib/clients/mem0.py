@@ -32,7 +32,8 @@ from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import ARCHIVE, SectionKind
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.store.journal import Event, Namespace, Origin
-from memalpha.text import is_text, to_iso
+from memalpha.text.quoting import is_text
+from memalpha.text.times import to_iso
 from memalpha.types import Change, Chunk, Entry, JsonObject, Operation, OperationKind
 from memalpha.use.access import HEADERS, Caller, Callers, Problem, ServeConfig, agreed
 from memalpha.use.api import respond

@@ -26,7 +26,7 @@ from memalpha.agent.codecs import Codec
 from memalpha.agent.rollout import Rollout
 from memalpha.agent.step import AgentStep
 from memalpha.rewards import RewardConfig, StepReward
-from memalpha.text import decoded
+from memalpha.text.thinking import decoded
 from memalpha.training.credit import StepCredit
 from memalpha.training.rows import Scale, TrainingRow
 from memalpha.types import Completion

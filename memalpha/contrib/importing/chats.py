@@ -30,7 +30,7 @@ from memalpha.contrib.importing.items import (
 )
 from memalpha.contrib.importing.trees import Node, id_of, is_tree, live_branch, parent_of
 from memalpha.conversation.messages import ASSISTANT, UNREAD, USER, Utterance
-from memalpha.text import moment
+from memalpha.text.times import moment
 
 NO_MESSAGES = "conversation without messages"
 NO_TEXT = "message without text"

@@ -11,7 +11,7 @@ from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from memalpha.conversation.messages import ASSISTANT, USER, Utterance
-from memalpha.text import moment, to_iso
+from memalpha.text.times import moment, to_iso
 
 Reasons = Counter[str]
 """How much was not read, by its reason."""

@@ -35,7 +35,7 @@ from memalpha.store.durable import DurableMemory
 from memalpha.store.history import Event
 from memalpha.store.journal import Namespace, Origin, digest_of
 from memalpha.store.records import RecordKind
-from memalpha.text import is_to_come, later, moment
+from memalpha.text.times import is_to_come, later, moment
 from memalpha.types import Change, Chunk, Entry, Operation, OperationKind, TokenCounter
 from memalpha.units import UNIT_TOKENS, units
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from memalpha.contrib.importing.items import time_in
-from memalpha.text import moment
+from memalpha.text.times import moment
 
 _ALWAYS = datetime.min.replace(tzinfo=UTC)
 _IDS = ("id", "uuid", "messageId", "message_id", "_id", "messageID", "msg_id")
