@@ -1,1 +1,1 @@
-"""Texts: as token ids, quoted where they are not trusted, without what a model thinks, and times."""
+"""Texts: token ids, quotation where they are not trusted, what a model thinks, and times."""

@@ -150,7 +150,7 @@ def the_newest_entry_is_not_shown(render, view, memory, *args):
 
 
 @fault(
-    "text.PromptEncoder.encode",
+    "text.encoding.PromptEncoder.encode",
     "tests/measure/test_structure.py::test_all_known_tricks_at_once_change_no_template",
 )
 def texts_become_special_tokens(encode, encoder, texts, shared):
