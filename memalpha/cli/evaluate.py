@@ -51,7 +51,7 @@ def evaluate(
             f"--trained is {trained!r} and --data is {data!r}",
             expected="both, or --config FILE",
         )
-    words = context.args
+    given: JsonObject = {}
     if trained:
         folder = agent_folder(trained)
         whole = is_whole(folder)
@@ -61,22 +61,23 @@ def evaluate(
             "settings": "own",
             "trust_tools": trust_tools,
         }
-        named = any(word.partition("=")[0] == "--model" for word in words)
+        named = any(word.partition("=")[0] == "--model" for word in context.args)
         if named and whole:
             raise InputError(
                 f"--model beside --trained {trained}, which is a whole model",
                 expected="one of the two",
             )
-        base = [] if named else ["--model", str(folder) if whole else base_of(folder)]
-        words = [*base, *words]
-        given = ["--systems", json.dumps([{**system, "name": "x"}]), "--sets", json.dumps([data])]
-        place = parse_evaluate_options([*given, *words]).options
+        if not named:
+            given["model"] = str(folder if whole else base_of(folder))
+        alone = {**given, "systems": [{**system, "name": "x"}], "sets": [data]}
+        place = parse_evaluate_options(context.args, alone).options
         earlier = {} if place.overwrite else _earlier(Path(place.output_dir))
-        systems = with_agent(earlier.get("systems", []), system, trained)
         sets = earlier.get("sets", [])
-        sets = sets if any(row["data"] == data for row in sets) else [*sets, {"data": data}]
-        words = ["--systems", json.dumps(systems), "--sets", json.dumps(sets), *words]
-    outcome = run_evaluation(parse_evaluate_options(words), Reporter(not as_json))
+        if not any(row["data"] == data for row in sets):
+            sets = [*sets, {"data": data}]
+        given["systems"] = with_agent(earlier.get("systems", []), system, trained)
+        given["sets"] = sets
+    outcome = run_evaluation(parse_evaluate_options(context.args, given), Reporter(not as_json))
     summary = read_object(outcome.folder / "summary.json")
     if as_json:
         out(json.dumps(summary))

@@ -69,7 +69,10 @@ from memalpha.types import (
 )
 
 BudgetedReader = RecallReader | ModelReader | EndpointReader
-MODEL_FILES = (  # what a base model's results depend on
+# Files of a model and of an adapter that results depend on: their digests are recorded, and an
+# evaluation goes on with the same ones only. Those that are copied are ``MODEL_FILES`` of
+# ``models.registry`` and ``ADAPTER_FILES`` of ``models.policy``.
+MODEL_INPUTS = (
     "*.safetensors",
     "*.bin",
     "*.gguf",
@@ -79,7 +82,7 @@ MODEL_FILES = (  # what a base model's results depend on
     "tokenizer_config.json",
     "chat_template.jinja",
 )
-ADAPTER_FILES = ("adapter_*", ADAPTER_RECORD, AGENT_FILE, SCHEMA_FILE)
+ADAPTER_INPUTS = ("adapter_*", ADAPTER_RECORD, AGENT_FILE, SCHEMA_FILE)
 _LINE_BREAKS = 16  # tokens kept free in a window for what joins the passages
 
 
@@ -190,7 +193,7 @@ def evaluate(
         "sets": {loaded.spec.name: digest_instances(loaded.instances) for loaded in sets},
     }
     adapters += [spec.adapter for spec in evaluation.readers]
-    inputs["adapters"] = {name: folder_digest(name, ADAPTER_FILES) for name in adapters if name}
+    inputs["adapters"] = {name: folder_digest(name, ADAPTER_INPUTS) for name in adapters if name}
     with FolderLock(options.output_dir) as lock:
         lock.take(where=MARKER)
         folder = RunFolder.begin(
@@ -211,7 +214,7 @@ def evaluate(
 def _model_digest(host: PolicyHost) -> str | None:
     model = resolve_model(host.model)
     local = isinstance(model, Path)
-    return folder_digest(model, MODEL_FILES) if local else host.config._commit_hash
+    return folder_digest(model, MODEL_INPUTS) if local else host.config._commit_hash
 
 
 def _load(spec: SetSpec, evaluation: Evaluation, host: PolicyHost) -> LoadedSet:

@@ -7,7 +7,6 @@ questions, and numbers of one say nothing about the other. What cannot be measur
 its reason. Numbers of others (``published.yaml``) are answers that a model judged.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -176,20 +175,18 @@ def _prepare_sets(options: BoardOptions, report: EventReport) -> Board:
 
 def _evaluation(options: BoardOptions, words: Sequence[str], board: Board) -> Evaluation:
     """Return the one evaluation of all sets; why a set is not asked is told to the board."""
-    sets = [{"name": title, "data": folder} for title, folder in board.folders.items()]
-    given = {
-        "sets": json.dumps(sets),
-        "systems": json.dumps(_systems(options)),
+    given: JsonObject = {
+        "sets": [{"name": title, "data": folder} for title, folder in board.folders.items()],
+        "systems": _systems(options),
         "embedder": options.embedder,
-        "readers": json.dumps([EVIDENCE, *options.readers]),
-        "reader_tokens": str(options.budget),
-        "retrieve_k": str(max(1, options.budget // _LEAST)),
+        "readers": [EVIDENCE, *options.readers],
+        "reader_tokens": options.budget,
+        "retrieve_k": max(1, options.budget // _LEAST),
         "output_dir": str(Path(options.output_dir, "evaluation")),
     }
-    flags = [word for name, value in given.items() for word in (f"--{name}", value)]
     if options.trained and not any(word.partition("=")[0] == "--model" for word in words):
-        flags += ["--model", str(base_of(agent_folder(options.trained[0])))]
-    evaluation = parse_evaluate_options([*flags, *words])
+        given["model"] = str(base_of(agent_folder(options.trained[0])))
+    evaluation = parse_evaluate_options(words, given)
     specs = []
     for spec in evaluation.sets:
         instances = load_data(spec.data)[: options.instances or None]
