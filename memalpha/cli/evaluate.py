@@ -42,7 +42,7 @@ def evaluate(
     quiet_libraries()
     from memalpha.measure.options import GROUPS, parse_evaluate_options
     from memalpha.measure.run import evaluate as run_evaluation
-    from memalpha.measure.tables import overall_tables, terminal
+    from memalpha.measure.tables import overall_tables
     from memalpha.models.policy import agent_folder, base_of, is_whole
 
     list_options(options, GROUPS)
@@ -83,7 +83,7 @@ def evaluate(
         out(json.dumps(summary))
     else:
         for table in overall_tables(outcome.folder):
-            console.print(terminal(table))
+            console.print(table)
         out(str(outcome.folder / "table.md"))
     return 1 if outcome.failed else 0
 
@@ -134,8 +134,8 @@ def compare(
 
     Seeds of one configuration are one column.
     """
-    from memalpha.measure import tables
     from memalpha.measure.site import write_comparison
+    from memalpha.measure.tables import columns_of, comparison
 
     folders = {Path(path).resolve(): RunFolder(path) for path in runs}
     if len(folders) < len(runs):
@@ -143,8 +143,8 @@ def compare(
             f"a run of {', '.join(runs)} is given twice",
             expected="each run once",
         )
-    columns = tables.columns_of(list(folders.values()))
-    console.print(tables.terminal(tables.comparison(columns)))
+    columns = columns_of(list(folders.values()))
+    console.print(comparison(columns))
     out(str(write_comparison(columns, Path(output))))
 
 
@@ -162,13 +162,12 @@ def inspect(
 ) -> None:
     """Show a rollout in the terminal, chunk by chunk."""
     from memalpha.measure.site import rollouts_table
-    from memalpha.measure.tables import terminal
     from memalpha.measure.view import RolloutFile, show_rollout, sources_of
 
     folder = RunFolder(run)
     folder.check_training()
     if everything:
-        console.print(terminal(rollouts_table(folder)))
+        console.print(rollouts_table(folder))
         return
     if step is not None and held_out is not None:
         raise InputError(

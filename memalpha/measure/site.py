@@ -291,7 +291,7 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
         item=item,
         change=difference_from(item.differences, "before", "after"),
         selection=tables.selection_note(run),
-        table=tables.side_by_side(item, [*item.cells], note=tables.selection_note(run)),
+        table=tables.before_and_after(run, item),
         summary=summary,
         last=metrics[-1] if metrics else {},
         environment=run.environment,

@@ -31,7 +31,7 @@ from memalpha.measure.options import (
 from memalpha.measure.run import Outcome, evaluate
 from memalpha.measure.site import write_page
 from memalpha.measure.summary import SetSummary, Summary, pooled, summarise_evaluation
-from memalpha.measure.tables import Cells, Table, interval, markdown
+from memalpha.measure.tables import Table, interval
 from memalpha.measure.view import UNKNOWN, number
 from memalpha.models.policy import agent_folder, base_of
 from memalpha.qa.metrics import JUDGED
@@ -283,7 +283,7 @@ def write_board(folder: Path, board: Board) -> None:
     note = _NOTE.format(budget=budget, level=LEVEL)
     lines = ["# Scoreboard", note]
     for title, table in tables.items():
-        lines += [f"## {title}", markdown(table), *filter(None, [table.note])]
+        lines += [f"## {title}", table.markdown(), *filter(None, [table.note])]
     write_whole(folder / "scoreboard.md", "\n\n".join(lines) + "\n")
     write_page("Scoreboard", note, tables, folder / "report")
 
@@ -326,7 +326,7 @@ def _row(
         cell.questions,
         evidence.accuracy if evidence else None,
         evidence.kinds if evidence else {},
-        _newer_first(rows),
+        pooled({0: rows}, _newer_first).get("newer first"),
         {reader: each.accuracy for reader, each in cells.items() if reader != EVIDENCE},
         costs["reader_tokens"],
         costs["seconds_write"] / thousands,
@@ -335,49 +335,52 @@ def _row(
     )
 
 
-def _newer_first(rows: Sequence[InstanceRow]) -> Estimate | None:
-    hits = {}
-    for row in rows:
-        known = [float(each.newer_first) for each in row.questions if each.newer_first is not None]
-        if known:
-            hits[row.instance] = known
-    return pooled({0: hits}) if hits else None
+def _newer_first(row: InstanceRow) -> dict[str, list[float]]:
+    """Of the updates of a row, whether what holds now is found above what does not."""
+    known = [each.newer_first for each in row.questions if each.newer_first is not None]
+    return {"newer first": list(map(float, known))} if known else {}
 
 
 def main_table(rows: Sequence[BoardRow], board: Board) -> Table:
     """Return the table of all sets; what is missing has a row with the reason."""
     readers = list(dict.fromkeys(reader for row in rows for reader in row.answers))
-    answers = [f"answers right ({reader})" for reader in readers] or ["answers right"]
-    cells: list[Cells] = []
+    lines = []
     for row in rows:
-        numbers = (
-            number(row.context_tokens, 0),
-            number(row.seconds_written, 2),
-            number(row.calls, 0),
-            number(row.seconds_asked, 2),
-        )
-        given = [interval(row.answers.get(reader)) for reader in readers] or [UNKNOWN]
-        name = f"{row.system}: {row.why}" if row.why else row.system
-        found = (interval(row.evidence), interval(row.newer_first))
-        asked = f"{sum(row.questions.values())} of {row.instances}"
-        cells.append([row.set, name, asked, *found, *given, *numbers])
-    head = ["set", "system", "questions of instances", "evidence found", "newer first", *answers]
-    head += ["context tokens", "s a 1,000 messages", "calls a 1,000 messages", "s a question"]
-    cells += [[title, "not measured", *[UNKNOWN] * (len(head) - 2)] for title in board.missing]
+        line = {
+            "set": row.set,
+            "system": f"{row.system}: {row.why}" if row.why else row.system,
+            "questions of instances": f"{sum(row.questions.values())} of {row.instances}",
+            "evidence found": interval(row.evidence),
+            "newer first": interval(row.newer_first),
+        }
+        for reader in readers:
+            line[f"answers right ({reader})"] = interval(row.answers.get(reader))
+        if not readers:
+            line["answers right"] = UNKNOWN
+        line["context tokens"] = number(row.context_tokens, 0)
+        line["s a 1,000 messages"] = number(row.seconds_written, 2)
+        line["calls a 1,000 messages"] = number(row.calls, 0)
+        line["s a question"] = number(row.seconds_asked, 2)
+        lines.append(line)
+    lines += [{"set": title, "system": "not measured"} for title in board.missing]
     notes = [f"{title} is not measured: {why}." for title, why in board.missing.items()]
     notes += [f"{title} has no answers: {why}." for title, why in board.unread.items()]
     notes += [f"{title} has no evidence: {why}." for title, why in board.unsourced.items()]
     for title, reasons in board.left_out.items():
         left_out = [f"{n} {reason}" for reason, n in reasons.items() if n]
         notes += [f"Questions left out of {title}: {', '.join(left_out)}."] if left_out else []
-    return Table(head, cells, " ".join(notes))
+    return Table.of(lines, " ".join(notes))
 
 
 def _kinds_table(rows: Sequence[BoardRow], title: str) -> Table:
     own = [row for row in rows if row.set == title and row.kinds]
-    kinds = own[0].questions
-    cells = [[row.system, *(interval(row.kinds.get(kind)) for kind in kinds)] for row in own]
-    return Table(["system", *(f"{kind} ({n})" for kind, n in kinds.items())], cells)
+    lines = []
+    for row in own:
+        line = {"system": row.system}
+        for kind, n in own[0].questions.items():
+            line[f"{kind} ({n})"] = interval(row.kinds.get(kind))
+        lines.append(line)
+    return Table.of(lines)
 
 
 def _others_table(published: JsonMapping) -> Table:
