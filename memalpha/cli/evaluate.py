@@ -42,7 +42,7 @@ def evaluate(
     quiet_libraries()
     from memalpha.measure.options import GROUPS, parse_evaluate_options
     from memalpha.measure.run import evaluate as run_evaluation
-    from memalpha.measure.tables import overall_tables
+    from memalpha.measure.tables import overall
     from memalpha.models.policy import agent_folder, base_of, is_whole
 
     list_options(options, GROUPS)
@@ -78,12 +78,11 @@ def evaluate(
         given["systems"] = with_agent(earlier.get("systems", []), system, trained)
         given["sets"] = sets
     outcome = run_evaluation(parse_evaluate_options(context.args, given), Reporter(not as_json))
-    summary = read_object(outcome.folder / "summary.json")
     if as_json:
-        out(json.dumps(summary))
+        out(json.dumps(read_object(outcome.folder / "summary.json")))
     else:
-        for table in overall_tables(outcome.folder):
-            console.print(table)
+        for reader in outcome.summary.over_sets:
+            console.print(overall(outcome.summary, reader))
         out(str(outcome.folder / "table.md"))
     return 1 if outcome.failed else 0
 

@@ -30,7 +30,7 @@ from memalpha.measure.options import (
     SystemSpec,
     make_system,
 )
-from memalpha.measure.summary import observe
+from memalpha.measure.summary import Summary, observe
 from memalpha.measure.systems import Setting, System
 from memalpha.measure.tables import write_tables
 from memalpha.models.policy import ADAPTER_RECORD
@@ -92,6 +92,7 @@ class Outcome(NamedTuple):
     folder: Path
     results: int
     failed: int  # of them; they wait for a retry
+    summary: Summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,9 +207,9 @@ def evaluate(
         lock.take()
         results, failed = run_jobs(jobs, options.batch_size, folder, report, apart=apart)
         host.release()
-        write_tables(folder.path)
+        summary = write_tables(folder.path)
     report("compared", {"folder": str(folder.path), "results": results, "failed": failed})
-    return Outcome(folder.path, results, failed)
+    return Outcome(folder.path, results, failed, summary)
 
 
 def _model_digest(host: PolicyHost) -> str | None:

@@ -183,7 +183,7 @@ def _retracted(facts: Sequence[Fact]) -> list[tuple[str, str]]:
 Members = dict[Seed, dict[str, InstanceRow]]  # rows of one group by member and instance
 Differences = Mapping[str, Mapping[str, Estimate]]  # ``[first][second]`` is second - first
 
-COSTS = (  # fields of a row
+_COSTS = (  # fields of a row
     "chunks",
     "memory_tokens",
     "input_tokens",
@@ -194,7 +194,7 @@ COSTS = (  # fields of a row
     "seconds_write",
     "seconds_read",
 )
-OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")  # of them in a row
+_OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")  # of them in a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,9 +355,9 @@ def _reason(members: Members) -> str:
 def _cell(members: Mapping[Seed, Sequence[InstanceRow]], accuracy: Estimate) -> Cell:
     rows = list(chain.from_iterable(members.values()))
     means: dict[str, float] = {}
-    for name in COSTS:
+    for name in _COSTS:
         means[name] = known_mean([getattr(row, name) for row in rows])
-    for name in OPERATIONS:
+    for name in _OPERATIONS:
         means[name] = known_mean([row.count(name) for row in rows])
     for name, mean in reward_means(rows).items():
         means[f"reward {name}"] = mean

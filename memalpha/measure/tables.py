@@ -33,7 +33,7 @@ from memalpha.record.rows import InstanceRow, read_rows
 from memalpha.record.statistics import LEVEL, RESAMPLES, Estimate
 from memalpha.types import JsonMapping
 
-NOT_MEASURED = "not measured"
+_NOT_MEASURED = "not measured"
 
 
 class Table(NamedTuple):
@@ -140,7 +140,7 @@ def write_tables(folder: str | Path) -> Summary:
     return summary
 
 
-def overall(summary: Summary, reader: str, note: str = "") -> Table:
+def overall(summary: Summary, reader: str) -> Table:
     """Return a row a group: accuracy on each set, mean over sets, and the reference subtracted."""
     items = [item for item in summary.sets if item.reader == reader]
     counted_items = [item for item in items if item.in_mean]
@@ -155,14 +155,7 @@ def overall(summary: Summary, reader: str, note: str = "") -> Table:
         texts.append((group, over, interval(mean) if mean else missing))
         gap = difference_from(summary.differences[reader], summary.reference, group)
         texts.append((group, f"minus `{summary.reference}`", interval(gap, signed=True)))
-    return pivot("system", texts, note)
-
-
-def overall_tables(folder: str | Path) -> list[Table]:
-    """Return the table over all sets of each reader of an evaluation."""
-    summary = summarise_evaluation(folder)
-    note = f"Accuracy [with its {LEVEL:.0%} interval], reader {{}}."
-    return [overall(summary, reader, note.format(reader)) for reader in summary.over_sets]
+    return pivot("system", texts, f"Accuracy [with its {LEVEL:.0%} interval], reader {reader}.")
 
 
 _COSTS: Mapping[str, tuple[str, int]] = {
@@ -204,7 +197,7 @@ def set_texts(item: SetSummary, reference: str) -> dict[str, Texts]:
         for measure in Measure:
             share = cell.scorecard[measure]
             arrow = "↑" if measure.higher_is_better else "↓"
-            card.append((group, f"{measure} {arrow}", interval(share) if share else NOT_MEASURED))
+            card.append((group, f"{measure} {arrow}", interval(share) if share else _NOT_MEASURED))
         for name in names:  # a share of calls is 0 of those that were not made
             mean = cell.means.get(name, 0.0 if "share" in name else None)
             rewards.append((group, name, number(mean)))
@@ -224,7 +217,7 @@ _NOTE = (
 )
 
 
-def side_by_side(
+def _side_by_side(
     item: SetSummary, reference: str, texts: Sequence[tuple[str, str, str]] = (), note: str = ""
 ) -> Table:
     """Return the tables of a set as one, with a column a group, below ``texts`` of such a table.
@@ -233,7 +226,7 @@ def side_by_side(
     """
     own = chain.from_iterable(set_texts(item, reference).values())
     table = pivot("", [*texts, *((measure, group, text) for group, measure, text in own)])
-    rows = [row for row in table.rows if set(row[1:]) - {UNKNOWN, NOT_MEASURED}]
+    rows = [row for row in table.rows if set(row[1:]) - {UNKNOWN, _NOT_MEASURED}]
     notes = [_NOTE, note, *(f"`{group}` lacks {why}." for group, why in item.left_out.items())]
     return Table(table.head, rows, " ".join(filter(None, map(str.strip, notes))))
 
@@ -243,11 +236,11 @@ def held_out(run: RunFolder) -> SetSummary:
     groups = {}
     for source in view.sources_of(run):
         if source.step is None and "step-" not in source.name:  # not while training
-            groups[source.where] = members_of([read_rows(run.path / source.name)])
+            groups[source.where] = _members_of([read_rows(run.path / source.name)])
     return compare_groups(groups)
 
 
-def members_of(runs: Sequence[Sequence[InstanceRow]]) -> Members:
+def _members_of(runs: Sequence[Sequence[InstanceRow]]) -> Members:
     """Return the rows of runs that differ in their seed, by run and by instance.
 
     Instances are the same if name, number of chunks and questions are.
@@ -264,7 +257,7 @@ def members_of(runs: Sequence[Sequence[InstanceRow]]) -> Members:
 def before_and_after(run: RunFolder, item: SetSummary | None = None) -> Table:
     """Return the table of a run's held-out instances (``held_out``); no rows if there were none."""
     item = item or held_out(run)
-    return side_by_side(item, next(iter(item.cells), ""), note=selection_note(run))
+    return _side_by_side(item, next(iter(item.cells), ""), note=selection_note(run))
 
 
 def selection_note(run: RunFolder) -> str:
@@ -282,7 +275,7 @@ def selection_note(run: RunFolder) -> str:
 # ------------------------------------------------------------------------------------------------
 # several runs
 # Options that may differ between seeds of one configuration.
-INCIDENTAL = MAY_CHANGE - {"max_steps"} | {"seed", "data_seed", "run_name"}
+_INCIDENTAL = MAY_CHANGE - {"max_steps"} | {"seed", "data_seed", "run_name"}
 
 
 class Column(NamedTuple):
@@ -306,7 +299,7 @@ class Column(NamedTuple):
 def differing(configs: Sequence[JsonMapping]) -> list[str]:
     """Return the options that differ between runs, except the incidental ones."""
     options = []
-    for name in sorted(set().union(*configs) - INCIDENTAL):
+    for name in sorted(set().union(*configs) - _INCIDENTAL):
         values = [config.get(name) for config in configs]
         if values.count(values[0]) < len(values):
             options.append(name)
@@ -334,7 +327,7 @@ def columns_of(folders: Sequence[RunFolder]) -> list[Column]:
             label = f"{label} and {len(runs) - 1} more"
         before = [read_rows(run.path / "held_out" / "before.jsonl") for run in runs]
         after = [read_rows(run.path / "held_out" / "after.jsonl") for run in runs]
-        columns.append(Column(label, runs, members_of(before), members_of(after)))
+        columns.append(Column(label, runs, _members_of(before), _members_of(after)))
     return columns
 
 
@@ -346,7 +339,8 @@ def _evaluated(folder: RunFolder) -> list[Column]:
         members = rows.setdefault(f"{groups[row.system]} on {row.set}, {row.reader}", {})
         members.setdefault(f"{row.system} seed {row.seed}", []).append(row)
     return [
-        Column(label, [], {}, members_of(list(members.values()))) for label, members in rows.items()
+        Column(label, [], {}, _members_of(list(members.values())))
+        for label, members in rows.items()
     ]
 
 
@@ -376,4 +370,4 @@ def comparison(columns: Sequence[Column]) -> Table:
         texts.append(("change in accuracy, paired", column.label, interval(change, signed=True)))
     item = compare_groups({column.label: column.after for column in columns})
     over = f"All over the {counted(item.instances, 'instance')} that every column has a score for."
-    return side_by_side(item, columns[0].label, texts, f"{over} {note}")
+    return _side_by_side(item, columns[0].label, texts, f"{over} {note}")

@@ -159,25 +159,21 @@ def summarise(rows: Sequence[InstanceRow]) -> JsonObject:
     """
     scored = [row for row in rows if row.scored]
     rewards = reward_means(scored)
-    means = {
+    others = [name for name in rewards if name not in (TOTAL, *PARTS)]
+    shares = call_shares(scored)
+    calls = sum(row.count("calls") for row in scored)
+    return {
+        **_accuracy({row.instance: row.accuracy for row in scored}),
         "reward": rewards.get(TOTAL, math.nan),
         "tool_success": rewards.get("tool", math.nan),
         "compression": rewards.get("compression", math.nan),
         "content": rewards.get("content", math.nan),
-    }
-    for name, value in rewards.items():
-        if name not in (TOTAL, *PARTS):
-            means[f"reward_{name}"] = value
-    for name in ("memory_tokens", "input_tokens"):
-        means[name] = _mean([getattr(row, name) for row in scored])
-    means["entries"] = _mean([len(row.entries) for row in scored])
-    means["calls_per_instance"] = _mean([row.count("calls") for row in scored])
-    means["cut_off"] = _mean([row.cut_off / max(1, row.write_calls) for row in scored])
-    calls = sum(row.count("calls") for row in scored)
-    shares = call_shares(scored)
-    return {
-        **_accuracy({row.instance: row.accuracy for row in scored}),
-        **means,
+        **{f"reward_{name}": rewards[name] for name in others},
+        "memory_tokens": _mean([row.memory_tokens for row in scored]),
+        "input_tokens": _mean([row.input_tokens for row in scored]),
+        "entries": _mean([len(row.entries) for row in scored]),
+        "calls_per_instance": _mean([row.count("calls") for row in scored]),
+        "cut_off": _mean([row.cut_off / max(1, row.write_calls) for row in scored]),
         "update_share": _share_of(shares, OperationKind.UPDATE, calls),
         "delete_share": _share_of(shares, OperationKind.DELETE, calls),
         "masked": len(rows) - len(scored),

@@ -31,7 +31,7 @@ from memalpha.measure.options import (
 from memalpha.measure.run import Outcome, evaluate
 from memalpha.measure.site import write_page
 from memalpha.measure.summary import SetSummary, Summary, pooled, summarise_evaluation
-from memalpha.measure.tables import Table, interval
+from memalpha.measure.tables import Table, Texts, interval, pivot
 from memalpha.measure.view import UNKNOWN, number
 from memalpha.models.policy import agent_folder, base_of
 from memalpha.qa.metrics import JUDGED
@@ -245,16 +245,18 @@ class BoardRow:
 
     set: str
     system: str
-    instances: int
-    questions: Mapping[str, int]  # asked for evidence (or by the reader), by kind
-    evidence: Estimate | None
-    kinds: Mapping[str, Estimate]  # evidence by kind of question
-    newer_first: Estimate | None  # of updates: what holds now is found, and above what does not
-    answers: Mapping[str, Estimate]  # by reader
-    context_tokens: Number  # a question
-    seconds_written: Number  # a thousand messages
-    calls: Number  # of a model that writes, a thousand messages
-    seconds_asked: Number  # a question
+    instances: int = 0
+    # asked for evidence (or by the reader), by kind
+    questions: Mapping[str, int] = field(default_factory=dict)
+    evidence: Estimate | None = None
+    kinds: Mapping[str, Estimate] = field(default_factory=dict)  # evidence by kind of question
+    # of updates: what holds now is found, and above what does not
+    newer_first: Estimate | None = None
+    answers: Mapping[str, Estimate] = field(default_factory=dict)  # by reader
+    context_tokens: Number = math.nan  # a question
+    seconds_written: Number = math.nan  # a thousand messages
+    calls: Number = math.nan  # of a model that writes, a thousand messages
+    seconds_asked: Number = math.nan  # a question
     why: str = ""  # it is not measured
 
 
@@ -312,8 +314,7 @@ def _row(
     cells = {reader: item.cells[group] for reader, item in items.items() if group in item.cells}
     if not cells:
         reasons = [item.left_out.get(group, "not evaluated") for item in items.values()]
-        unknown = (math.nan,) * 4
-        return BoardRow(title, group, 0, {}, None, {}, None, {}, *unknown, why=reasons[0])
+        return BoardRow(title, group, why=reasons[0])
     evidence = cells.get(EVIDENCE)
     cell = evidence or next(iter(cells.values()))
     costs = cell.means
@@ -324,14 +325,14 @@ def _row(
         group,
         instances,
         cell.questions,
-        evidence.accuracy if evidence else None,
-        evidence.kinds if evidence else {},
-        pooled({0: rows}, _newer_first).get("newer first"),
-        {reader: each.accuracy for reader, each in cells.items() if reader != EVIDENCE},
-        costs["reader_tokens"],
-        costs["seconds_write"] / thousands,
-        costs["write_calls"] / thousands if counted else math.nan,
-        costs["seconds_read"] * instances / sum(cell.questions.values()),
+        evidence=evidence.accuracy if evidence else None,
+        kinds=evidence.kinds if evidence else {},
+        newer_first=pooled({0: rows}, _newer_first).get("newer first"),
+        answers={reader: each.accuracy for reader, each in cells.items() if reader != EVIDENCE},
+        context_tokens=costs["reader_tokens"],
+        seconds_written=costs["seconds_write"] / thousands,
+        calls=costs["write_calls"] / thousands if counted else math.nan,
+        seconds_asked=costs["seconds_read"] * instances / sum(cell.questions.values()),
     )
 
 
@@ -374,13 +375,11 @@ def main_table(rows: Sequence[BoardRow], board: Board) -> Table:
 
 def _kinds_table(rows: Sequence[BoardRow], title: str) -> Table:
     own = [row for row in rows if row.set == title and row.kinds]
-    lines = []
+    texts = Texts()
     for row in own:
-        line = {"system": row.system}
         for kind, n in own[0].questions.items():
-            line[f"{kind} ({n})"] = interval(row.kinds.get(kind))
-        lines.append(line)
-    return Table.of(lines)
+            texts.append((row.system, f"{kind} ({n})", interval(row.kinds.get(kind))))
+    return pivot("system", texts)
 
 
 def _others_table(published: JsonMapping) -> Table:
