@@ -319,7 +319,11 @@ def columns_of(folders: Sequence[RunFolder]) -> list[Column]:
     columns: list[Column] = []
     for runs in groups:
         if runs[0].is_evaluation:
-            columns += _evaluated(runs[0])
+            labels = {column.label for column in columns}
+            for column in _evaluated(runs[0]):
+                if column.label in labels:  # of another evaluation
+                    column = column._replace(label=f"{column.label} in {runs[0].path}")
+                columns.append(column)
             continue
         name = runs[0].path.resolve().name
         label = name if names.count(name) == 1 else str(runs[0].path)
