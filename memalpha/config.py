@@ -152,18 +152,21 @@ def parse(
     program: str,
     presets: Path | None = None,
     replaced: Mapping[str, str] | None = None,
+    given: Mapping[str, object] | None = None,
 ) -> tuple[Any, ...]:
     """Read ``--config FILE`` and ``--name value`` into one object per group; an option in several
     groups goes to each.
 
     Several words make a list, no word means true; a list or mapping may be given as YAML. ``base:
     FILE`` in a file is another, relative to it, that is read first; ``preset: NAME`` is one of
-    ``presets``. ``replaced`` says what took the place of an option that is gone. InputError if an
+    ``presets``. ``replaced`` says what took the place of an option that is gone. What a caller has
+    ``given`` by name takes the place of a file's value, and a flag that of both. InputError if an
     option does not fit.
     """
     flags = _flags(arguments, program)
     path = flags.pop("config", None)
-    values = {**(_with_base(Path(str(path))) if path is not None else {}), **flags}
+    file = _with_base(Path(str(path))) if path is not None else {}
+    values = {**file, **(given or {}), **flags}
     preset = values.pop("preset", None)
     if presets and preset is not None:
         values = {**read_yaml(presets / f"{preset}.yaml"), **values}

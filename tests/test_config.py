@@ -63,6 +63,13 @@ def test_a_file_begins_with_the_options_of_its_base_and_a_flag_comes_last(tmp_pa
     assert parse(given, [Group], "it")[0] == wanted
 
 
+def test_what_a_caller_gives_is_above_the_file_and_below_the_flags(tmp_path):
+    file = write(tmp_path, "size: 5\nname: file\nrate: 2.5\n")
+    given = {"name": "null", "rows": ["[a", "b: c"], "size": 6}
+    wanted = Group(size=7, name="null", rate=2.5, rows=("[a", "b: c"))
+    assert parse([*file, "--size", "7"], [Group], "it", given=given)[0] == wanted
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

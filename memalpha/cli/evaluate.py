@@ -42,7 +42,7 @@ def evaluate(
     quiet_libraries()
     from memalpha.measure.options import GROUPS, parse_evaluate_options
     from memalpha.measure.run import evaluate as run_evaluation
-    from memalpha.measure.tables import overall_tables, terminal
+    from memalpha.measure.tables import overall
     from memalpha.models.adapters import base_of, is_whole
     from memalpha.models.agent import agent_folder
 
@@ -52,7 +52,7 @@ def evaluate(
             f"--trained is {trained!r} and --data is {data!r}",
             expected="both, or --config FILE",
         )
-    words = context.args
+    given: JsonObject = {}
     if trained:
         folder = agent_folder(trained)
         whole = is_whole(folder)
@@ -62,28 +62,28 @@ def evaluate(
             "settings": "own",
             "trust_tools": trust_tools,
         }
-        named = any(word.partition("=")[0] == "--model" for word in words)
+        named = any(word.partition("=")[0] == "--model" for word in context.args)
         if named and whole:
             raise InputError(
                 f"--model beside --trained {trained}, which is a whole model",
                 expected="one of the two",
             )
-        base = [] if named else ["--model", str(folder) if whole else base_of(folder)]
-        words = [*base, *words]
-        given = ["--systems", json.dumps([{**system, "name": "x"}]), "--sets", json.dumps([data])]
-        place = parse_evaluate_options([*given, *words]).options
+        if not named:
+            given["model"] = str(folder if whole else base_of(folder))
+        alone = {**given, "systems": [{**system, "name": "x"}], "sets": [data]}
+        place = parse_evaluate_options(context.args, alone).options
         earlier = {} if place.overwrite else _earlier(Path(place.output_dir))
-        systems = with_agent(earlier.get("systems", []), system, trained)
         sets = earlier.get("sets", [])
-        sets = sets if any(row["data"] == data for row in sets) else [*sets, {"data": data}]
-        words = ["--systems", json.dumps(systems), "--sets", json.dumps(sets), *words]
-    outcome = run_evaluation(parse_evaluate_options(words), Reporter(not as_json))
-    summary = read_object(outcome.folder / "summary.json")
+        if not any(row["data"] == data for row in sets):
+            sets = [*sets, {"data": data}]
+        given["systems"] = with_agent(earlier.get("systems", []), system, trained)
+        given["sets"] = sets
+    outcome = run_evaluation(parse_evaluate_options(context.args, given), Reporter(not as_json))
     if as_json:
-        out(json.dumps(summary))
+        out(json.dumps(read_object(outcome.folder / "summary.json")))
     else:
-        for table in overall_tables(outcome.folder):
-            console.print(terminal(table))
+        for reader in outcome.summary.over_sets:
+            console.print(overall(outcome.summary, reader))
         out(str(outcome.folder / "table.md"))
     return 1 if outcome.failed else 0
 
@@ -134,8 +134,8 @@ def compare(
 
     Seeds of one configuration are one column.
     """
-    from memalpha.measure import tables
     from memalpha.measure.site import write_comparison
+    from memalpha.measure.tables import columns_of, comparison
 
     folders = {Path(path).resolve(): RunFolder(path) for path in runs}
     if len(folders) < len(runs):
@@ -143,8 +143,8 @@ def compare(
             f"a run of {', '.join(runs)} is given twice",
             expected="each run once",
         )
-    columns = tables.columns_of(list(folders.values()))
-    console.print(tables.terminal(tables.comparison(columns)))
+    columns = columns_of(list(folders.values()))
+    console.print(comparison(columns))
     out(str(write_comparison(columns, Path(output))))
 
 
@@ -162,13 +162,12 @@ def inspect(
 ) -> None:
     """Show a rollout in the terminal, chunk by chunk."""
     from memalpha.measure.site import rollouts_table
-    from memalpha.measure.tables import terminal
     from memalpha.measure.view import RolloutFile, show_rollout, sources_of
 
     folder = RunFolder(run)
     folder.check_training()
     if everything:
-        console.print(terminal(rollouts_table(folder)))
+        console.print(rollouts_table(folder))
         return
     if step is not None and held_out is not None:
         raise InputError(

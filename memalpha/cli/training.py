@@ -110,14 +110,13 @@ def train(context: Context, options: ListOptions = False) -> None:
 
     summary = run_training(arguments, reporter)
     if is_main_process():
-        from memalpha.measure.tables import before_and_after, terminal
+        from memalpha.measure.tables import before_and_after
         from memalpha.record.folder import RunFolder
 
+        folder = str(arguments.trl_arguments.output_dir)
         if "delta" in summary:
-            console.print(
-                terminal(before_and_after(RunFolder(str(arguments.trl_arguments.output_dir))))
-            )
-        out(f"run folder: {arguments.trl_arguments.output_dir}")
+            console.print(before_and_after(RunFolder(folder)))
+        out(f"run folder: {folder}")
 
 
 def rollout(context: Context, options: ListOptions = False, as_json: AsJson = False) -> None:

@@ -8,8 +8,7 @@ entry of a memory for the chunk of its last write.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from memalpha.errors import InputError, ServiceError
 from memalpha.qa.readers import within_budget
@@ -18,61 +17,41 @@ from memalpha.record.rows import QuestionRow
 from memalpha.types import Instance, Question, TokenCounter
 
 
-class FoundPassage(NamedTuple):
-    """What a search returns, as a reader sees it, and the chunk that it is of (None: unknown)."""
-
-    text: str
-    chunk: int | None
-
-
-class EvidenceRow(NamedTuple):
-    """How much of the evidence of one question was found."""
-
-    instance: str
-    question: str  # its id
-    kind: str
-    recall: float  # share of the chunks of the evidence of which a passage was read
-    # whether what holds now was read, and above all that no longer holds; None if nothing of the
-    # evidence is outdated
-    newer_first: bool | None
-    tokens: int  # of all passages that were read
-
-
 def evidence_row(
-    instance: str,
+    name: str,
     question: Question,
-    passages: Sequence[FoundPassage],
+    passages: Sequence[tuple[str, int | None]],
     budget_tokens: int,
     count: TokenCounter,
-) -> EvidenceRow:
-    """Return how much of a question's evidence is in the passages, best first, that fit a budget.
+) -> tuple[QuestionRow, int]:
+    """Return the row of a question called ``name``, and how many tokens were read.
 
-    InputError if the question has no evidence.
+    ``passages`` are texts with the chunk of each (None: unknown), best first; those that fit the
+    budget are read. The score is the share of the chunks of the evidence of which one was read;
+    ``newer_first`` says of an update whether what holds now was read, and above all that no longer
+    holds. InputError if the question has no evidence.
     """
     if not question.evidence:
         raise InputError(
-            f"question {question.id!r} of {instance!r} names no evidence",
+            f"question {name!r} names no evidence",
             expected="the indices of the chunks that hold the answer",
         )
-    evidence = set(question.evidence or ())
+    evidence = set(question.evidence)
 
-    def cost(passage: FoundPassage) -> int:
-        return count(passage.text)
+    def cost(passage: tuple[str, int | None]) -> int:
+        return count(passage[0])
 
     read = within_budget(passages, budget_tokens, cost)
-    chunks = [passage.chunk for passage in read]
+    chunks = [chunk for _, chunk in read]
     newer_first = None
     if question.outdated:
         of_update = [chunk for chunk in chunks if chunk in evidence]
         newer_first = bool(of_update) and of_update[0] not in question.outdated
-    return EvidenceRow(
-        instance,
-        question.id,
-        question.kind,
-        len(evidence.intersection(chunks)) / len(evidence),
-        newer_first,
-        sum(map(cost, read)),
+    share = len(evidence.intersection(chunks)) / len(evidence)
+    row = QuestionRow(
+        name, question.kind, question.text, share, answer=None, newer_first=newer_first
     )
+    return row, sum(map(cost, read))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +76,17 @@ class LooksForEvidence:
                 if not question.evidence:
                     continue
                 name = question.id or str(index)
-                row = QuestionRow(name, question.kind, question.text, math.nan, None)
                 try:
-                    sourced = memory.sourced(question, self.budget)
-                    passages = [FoundPassage(*each) for each in sourced]
-                    if passages and all(passage.chunk is None for passage in passages):
+                    passages = memory.sourced(question, self.budget)
+                    if passages and all(chunk is None for _, chunk in passages):
                         raise ServiceError(
                             "the system does not say which chunks its passages are of"
                         )
-                    found = evidence_row(instance.id, question, passages, self.budget, self.count)
-                    tokens.append(found.tokens)
-                    row = replace(row, score=found.recall, newer_first=found.newer_first)
+                    row, read = evidence_row(name, question, passages, self.budget, self.count)
+                    tokens.append(read)
                 except ServiceError as error:
-                    row = replace(row, error=str(error))
+                    kind, text = question.kind, question.text
+                    row = QuestionRow(name, kind, text, math.nan, None, error=str(error))
                 rows.append(row)
             seen = sum(tokens) / len(tokens) if tokens else math.nan
             examinations.append(Examination(tuple(rows), seen))

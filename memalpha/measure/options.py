@@ -213,11 +213,15 @@ class Evaluation(NamedTuple):
         return dict(json.loads(json.dumps({**values, "overwrite": False}, default=str)))
 
 
-def parse_evaluate_options(arguments: Sequence[str]) -> Evaluation:
+def parse_evaluate_options(
+    arguments: Sequence[str], given: Mapping[str, object] | None = None
+) -> Evaluation:
     """Read ``--config FILE`` and overrides; InputError for an invalid file or option, duplicate
     names, or unknown references.
+
+    ``given``: options by name, in place of the file's; the other arguments override them.
     """
-    options, endpoints, agent = parse(arguments, GROUPS, "memalpha evaluate")
+    options, endpoints, agent = parse(arguments, GROUPS, "memalpha evaluate", given=given)
     sets = tuple(_spec(SetSpec, row, "data") for row in options.sets)
     rows = chain.from_iterable(map(_seeds, options.systems))
     readers = tuple(_spec(ReaderSpec, row, "kind") for row in options.readers)

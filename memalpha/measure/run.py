@@ -30,7 +30,7 @@ from memalpha.measure.options import (
     SystemSpec,
     make_system,
 )
-from memalpha.measure.summary import observe
+from memalpha.measure.summary import Summary, observe
 from memalpha.measure.systems import Setting, System
 from memalpha.measure.tables import write_tables
 from memalpha.models.adapters import ADAPTER_RECORD
@@ -67,7 +67,10 @@ from memalpha.types import (
     silent,
 )
 
-MODEL_FILES = (  # what a base model's results depend on
+# Files of a model and of an adapter that results depend on: their digests are recorded, and an
+# evaluation goes on with the same ones only. Those that are copied are ``MODEL_FILES`` of
+# ``models.registry`` and ``ADAPTER_FILES`` of ``models.adapters``.
+MODEL_INPUTS = (
     "*.safetensors",
     "*.bin",
     "*.gguf",
@@ -77,7 +80,7 @@ MODEL_FILES = (  # what a base model's results depend on
     "tokenizer_config.json",
     "chat_template.jinja",
 )
-ADAPTER_FILES = ("adapter_*", ADAPTER_RECORD, AGENT_FILE, SCHEMA_FILE)
+ADAPTER_INPUTS = ("adapter_*", ADAPTER_RECORD, AGENT_FILE, SCHEMA_FILE)
 _LINE_BREAKS = 16  # tokens kept free in a window for what joins the passages
 
 
@@ -87,6 +90,7 @@ class Outcome(NamedTuple):
     folder: Path
     results: int
     failed: int  # of them; they wait for a retry
+    summary: Summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +192,7 @@ def evaluate(
         "sets": {loaded.spec.name: digest_instances(loaded.instances) for loaded in sets},
     }
     adapters += [spec.adapter for spec in evaluation.readers]
-    inputs["adapters"] = {name: folder_digest(name, ADAPTER_FILES) for name in adapters if name}
+    inputs["adapters"] = {name: folder_digest(name, ADAPTER_INPUTS) for name in adapters if name}
     with FolderLock(options.output_dir) as lock:
         lock.take(where=MARKER)
         folder = RunFolder.begin(
@@ -201,15 +205,15 @@ def evaluate(
         lock.take()
         results, failed = run_jobs(jobs, options.batch_size, folder, report, apart=apart)
         host.release()
-        write_tables(folder.path)
+        summary = write_tables(folder.path)
     report("compared", {"folder": str(folder.path), "results": results, "failed": failed})
-    return Outcome(folder.path, results, failed)
+    return Outcome(folder.path, results, failed, summary)
 
 
 def _model_digest(host: PolicyHost) -> str | None:
     model = resolve_model(host.model)
     local = isinstance(model, Path)
-    return folder_digest(model, MODEL_FILES) if local else host.config._commit_hash
+    return folder_digest(model, MODEL_INPUTS) if local else host.config._commit_hash
 
 
 def _load(spec: SetSpec, evaluation: Evaluation, host: PolicyHost) -> LoadedSet:

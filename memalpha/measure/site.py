@@ -39,7 +39,7 @@ from memalpha.types import JsonMapping, JsonObject
 MetricRows = Sequence[JsonMapping]  # of one run's ``metrics.jsonl``
 Line = list[pandas.Series]  # of each run, values by step
 
-PANELS: Mapping[str, str] = {
+_PANELS: Mapping[str, str] = {
     "reward": "reward|eval_reward",
     "accuracy": r"rewards/(accuracy)/mean|eval_accuracy",
     "other parts of the reward": r"rewards/(?!accuracy)(\w+)/mean",
@@ -112,7 +112,7 @@ def panels_of(variants: Mapping[str, Sequence[MetricRows]]) -> dict[str, dict[st
     frames = {label: list(map(frame_of, runs)) for label, runs in variants.items()}
     names = dict.fromkeys(chain.from_iterable(chain.from_iterable(frames.values())))
     panels: dict[str, dict[str, Line]] = defaultdict(dict)
-    for title, pattern in PANELS.items():
+    for title, pattern in _PANELS.items():
         matches = list(filter(None, (re.fullmatch(pattern, name) for name in names)))
         for match in matches:
             name = next(filter(None, match.groups()), match[0].replace("eval_", "held-out "))
@@ -126,7 +126,7 @@ def panels_of(variants: Mapping[str, Sequence[MetricRows]]) -> dict[str, dict[st
     return panels
 
 
-def smooth(series: pandas.Series) -> pandas.Series:
+def _smooth(series: pandas.Series) -> pandas.Series:
     """Return the rolling mean over a fifth of the points, from 1 to 25."""
     return series.rolling(max(1, min(25, len(series) // 5)), min_periods=1).mean()
 
@@ -138,7 +138,7 @@ def draw(axes: Any, title: str, lines: Mapping[str, Line]) -> None:
 
     for index, (label, runs) in enumerate(lines.items()):
         colour = _COLOURS[index % len(_COLOURS)]
-        curves = pandas.concat(list(map(smooth, runs)), axis=1, join="inner")
+        curves = pandas.concat(list(map(_smooth, runs)), axis=1, join="inner")
         middle = curves.mean(axis=1)
         thin = curves if len(runs) > 1 else runs[0]
         axes.plot(thin.index, thin, color=colour, linewidth=0.8, alpha=0.4)
@@ -229,7 +229,7 @@ def rollouts_table(run: RunFolder) -> tables.Table:
     return tables.Table(head, rows or [["no rollouts yet", "", "", ""]])
 
 
-def written_at(rollout: Recorded) -> dict[str, int]:
+def _written_at(rollout: Recorded) -> dict[str, int]:
     """Return the last chunk that wrote each entry."""
     written: dict[str, int] = {}
     for step in rollout["steps"]:
@@ -278,7 +278,7 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
                 rollout=rollout,
                 memories=view.memory_after_steps(rollout),
                 final={str(entry["id"]): view.entry_text(entry) for entry in rollout["memory"]},
-                written=written_at(rollout),
+                written=_written_at(rollout),
                 previous=previous,
                 following=following,
             )
@@ -291,7 +291,7 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
         item=item,
         change=difference_from(item.differences, "before", "after"),
         selection=tables.selection_note(run),
-        table=tables.side_by_side(item, [*item.cells], note=tables.selection_note(run)),
+        table=tables.before_and_after(run, item),
         summary=summary,
         last=metrics[-1] if metrics else {},
         environment=run.environment,

@@ -13,13 +13,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from itertools import chain, combinations
+from operator import attrgetter
 from pathlib import Path
 
 from memalpha.data.synthetic import ABSENCE, CASCADE
 from memalpha.measure.options import make_system, read_system
 from memalpha.qa.metrics import contains, gives_stale, words
 from memalpha.record.folder import RunFolder
-from memalpha.record.rows import InstanceRow, QuestionRow, known_mean, read_rows
+from memalpha.record.rows import (
+    InstanceRow,
+    QuestionRow,
+    call_shares,
+    known_mean,
+    read_rows,
+    reward_means,
+)
 from memalpha.record.shapes import Number
 from memalpha.record.statistics import (
     LEVEL,
@@ -99,25 +107,31 @@ def observe(instance: Instance, row: InstanceRow) -> dict[str, tuple[float, ...]
 
 def scorecard(members: Mapping[Seed, Sequence[InstanceRow]]) -> dict[str, Estimate | None]:
     """Return every measure of one system on one set with one reader; None: not measured."""
-    card: dict[str, Estimate | None] = {}
-    for measure in Measure:
-        hits: dict[Seed, dict[str, tuple[float, ...]]] = {}
-        for seed, rows in members.items():
-            own = {row.instance: row.observed[measure] for row in rows if measure in row.observed}
-            hits |= {seed: own} if own else {}
-        card[measure.value] = pooled(hits) if hits else None
-    return card
+    shares = pooled(members, attrgetter("observed"))
+    return {measure.value: shares.get(measure) for measure in Measure}
 
 
-def pooled(values: Mapping[Seed, Mapping[str, Sequence[float]]]) -> Estimate:
-    """Return the mean over all values by seed and instance, instances being drawn."""
-    means: dict[Seed, dict[str, float]] = {}
-    sizes: dict[str, list[int]] = {}
-    for seed, by_instance in values.items():
-        means[seed] = {name: sum(own) / len(own) for name, own in by_instance.items()}
-        for name, own in by_instance.items():
-            sizes.setdefault(name, []).append(len(own))
-    return estimate(means, weights={name: sum(own) / len(own) for name, own in sizes.items()})
+def pooled(
+    members: Mapping[Seed, Sequence[InstanceRow]],
+    values_of: Callable[[InstanceRow], Mapping[str, Sequence[float]]],
+) -> dict[str, Estimate]:
+    """Return, by name, the mean over all values that ``values_of`` finds in the rows of members.
+
+    Instances are drawn; one of more values weighs more.
+    """
+    means: dict[str, dict[Seed, dict[str, float]]] = {}
+    sizes: dict[str, dict[str, list[int]]] = {}
+    for member, rows in members.items():
+        for row in rows:
+            for name, values in values_of(row).items():
+                by_member = means.setdefault(name, {})
+                by_member.setdefault(member, {})[row.instance] = sum(values) / len(values)
+                sizes.setdefault(name, {}).setdefault(row.instance, []).append(len(values))
+    estimates = {}
+    for name, by_instance in sizes.items():
+        weights = {instance: sum(own) / len(own) for instance, own in by_instance.items()}
+        estimates[name] = estimate(means[name], weights=weights)
+    return estimates
 
 
 def _answer(result: QuestionRow) -> Answer:
@@ -169,7 +183,7 @@ def _retracted(facts: Sequence[Fact]) -> list[tuple[str, str]]:
 Members = dict[Seed, dict[str, InstanceRow]]  # rows of one group by member and instance
 Differences = Mapping[str, Mapping[str, Estimate]]  # ``[first][second]`` is second - first
 
-COSTS = (  # fields of a row
+_COSTS = (  # fields of a row
     "chunks",
     "memory_tokens",
     "input_tokens",
@@ -180,7 +194,7 @@ COSTS = (  # fields of a row
     "seconds_write",
     "seconds_read",
 )
-OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")  # of them in a row
+_OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")  # of them in a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,28 +355,27 @@ def _reason(members: Members) -> str:
 def _cell(members: Mapping[Seed, Sequence[InstanceRow]], accuracy: Estimate) -> Cell:
     rows = list(chain.from_iterable(members.values()))
     means: dict[str, float] = {}
-    for name in COSTS:
+    for name in _COSTS:
         means[name] = known_mean([getattr(row, name) for row in rows])
-    for name in OPERATIONS:
+    for name in _OPERATIONS:
         means[name] = known_mean([row.count(name) for row in rows])
-    for name in dict.fromkeys(chain.from_iterable(row.rewards for row in rows)):
-        means[f"reward {name}"] = known_mean([row.rewards.get(name, math.nan) for row in rows])
-    calls = sum(row.count("calls") for row in rows)
-    for name in sorted(set().union(*(row.operations for row in rows))) if calls else ():
-        if "/" in name:
-            applied = sum(row.operations.get(name, 0) for row in rows)
-            means[f"{name}, share of calls"] = applied / calls
-    scores: dict[str, dict[Seed, dict[str, list[float]]]] = {}
-    for member, own in members.items():
-        for row in own:
-            for question in row.questions:
-                of_kind = scores.setdefault(question.kind, {}).setdefault(member, {})
-                of_kind.setdefault(row.instance, []).append(question.score)
-    first = next(iter(members))
+    for name, mean in reward_means(rows).items():
+        means[f"reward {name}"] = mean
+    for name, share in call_shares(rows).items():
+        means[f"{name}, share of calls"] = share
+    sizes = Counter[str]()
+    for row in next(iter(members.values())):
+        sizes.update({kind: len(scores) for kind, scores in row.scores_by_kind().items()})
+    kinds = pooled(members, InstanceRow.scores_by_kind)
     names = {member: f"{own[0].system} seed {own[0].seed}" for member, own in members.items()}
-    kinds = {kind: pooled(scores[kind]) for kind in sorted(scores)}
-    sizes = {kind: sum(map(len, scores[kind][first].values())) for kind in kinds}
-    return Cell(names, accuracy, kinds, sizes, means, scorecard(members))
+    return Cell(
+        names,
+        accuracy,
+        {kind: kinds[kind] for kind in sorted(kinds)},
+        {kind: sizes[kind] for kind in sorted(kinds)},
+        means,
+        scorecard(members),
+    )
 
 
 def _over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str]) -> Summary:

@@ -8,6 +8,7 @@ confirm. Runs that differ only in their seed form one column.
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,37 +33,61 @@ from memalpha.record.rows import InstanceRow, read_rows
 from memalpha.record.statistics import LEVEL, RESAMPLES, Estimate
 from memalpha.types import JsonMapping
 
-Cells = Sequence[str]
+_NOT_MEASURED = "not measured"
 
 
 class Table(NamedTuple):
-    """A head and rows of text, each with the row's name first."""
+    """A head and rows of text, each with the row's name first.
 
-    head: Cells
-    rows: Sequence[Cells]
+    A console of rich prints it, ``markdown`` writes it, and so do the site's templates.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
     note: str = ""
 
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, str]], note: str = "") -> "Table":
+        """Return the table of rows with texts by column.
 
-def markdown(table: Table) -> str:
-    """Return a table as Markdown."""
-    lines = []
-    for row in (table.head, ["---"] * len(table.head), *table.rows):
-        cells = [_one_line(cell).replace("|", "/") for cell in row]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        Columns are in the order in which they are first named; a dash is where a row has no text.
+        """
+        head = list(dict.fromkeys(chain.from_iterable(rows)))
+        return cls(head, [[row.get(name, UNKNOWN) for name in head] for row in rows], note)
+
+    def markdown(self) -> str:
+        """Return the table as Markdown, without its note."""
+        lines = []
+        for row in (self.head, ["---"] * len(self.head), *self.rows):
+            cells = [_one_line(cell).replace("|", "/") for cell in row]
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join(lines)
+
+    def __rich__(self) -> TerminalTable:
+        """Return the table as rich shows it."""
+        caption = Text(self.note, "dim") if self.note else None
+        rendered = TerminalTable(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
+        for index, name in enumerate(self.head):
+            rendered.add_column(
+                Text(printable(name)), justify="right" if index else "left", no_wrap=not index
+            )
+        for row in self.rows:
+            rendered.add_row(*(Text(printable(cell)) for cell in row))
+        return rendered
 
 
-def terminal(table: Table) -> TerminalTable:
-    """Return a table as rich shows it."""
-    caption = Text(table.note, "dim") if table.note else None
-    rendered = TerminalTable(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
-    for index, name in enumerate(table.head):
-        rendered.add_column(
-            Text(printable(name)), justify="right" if index else "left", no_wrap=not index
-        )
-    for row in table.rows:
-        rendered.add_row(*(Text(printable(cell)) for cell in row))
-    return rendered
+Texts = list[tuple[str, str, str]]  # row, column and text: the long form of a table
+
+
+def pivot(corner: str, texts: Texts, note: str = "") -> Table:
+    """Return the table of a long form, with ``corner`` above the names of the rows.
+
+    Rows and columns are in the order in which they are first named.
+    """
+    rows: dict[str, dict[str, str]] = {}
+    for row, column, text in texts:
+        rows.setdefault(row, {corner: row})[column] = text
+    return Table.of(list(rows.values()), note)
 
 
 def interval(estimate: Estimate | None, *, signed: bool = False) -> str:
@@ -98,7 +123,7 @@ def write_tables(folder: str | Path) -> Summary:
     ]
     for reader in summary.over_sets:
         items = [item for item in summary.sets if item.reader == reader]
-        lines += [f"## Reader `{_one_line(reader)}`", markdown(overall(summary, reader))]
+        lines += [f"## Reader `{_one_line(reader)}`", overall(summary, reader).markdown()]
         outside = ", ".join(item.set for item in items if not item.in_mean)
         if outside:
             lines.append(f"Not in the mean: {outside}.")
@@ -106,8 +131,11 @@ def write_tables(folder: str | Path) -> Summary:
             lines.append(f"### {_one_line(item.set)} ({item.instances} of {item.size} instances)")
             for group, why in item.left_out.items():
                 lines.append(f"- Left out: `{_one_line(group)}` lacks {_one_line(why)}")
-            tables = set_tables(item, summary.reference)[:3] if item.cells else []
-            lines += map(markdown, tables) if tables else ["Nothing to compare yet."]
+            for corner, texts in set_texts(item, summary.reference).items():
+                if texts and corner != _REWARDS:
+                    lines.append(pivot(corner, texts).markdown())
+            if not item.cells:
+                lines.append("Nothing to compare yet.")
     write_whole(Path(folder) / "table.md", "\n\n".join(lines) + "\n")
     return summary
 
@@ -116,33 +144,18 @@ def overall(summary: Summary, reader: str) -> Table:
     """Return a row a group: accuracy on each set, mean over sets, and the reference subtracted."""
     items = [item for item in summary.sets if item.reader == reader]
     counted_items = [item for item in items if item.in_mean]
-    rows = []
-    for group, mean in summary.over_sets[reader].items():
-        cells = [item.cells.get(group) for item in items]
-        present = sum(group in item.cells for item in counted_items)
-        gap = difference_from(summary.differences[reader], summary.reference, group)
-        row = [
-            group,
-            *(interval(cell.accuracy if cell else None) for cell in cells),
-            interval(mean) if mean else f"{UNKNOWN} ({present} of {len(counted_items)} sets)",
-            interval(gap, signed=True),
-        ]
-        rows.append(row)
-    names = [item.set for item in items]
     over = f"mean over {counted(len(counted_items), 'set')}"
-    return Table(["system", *names, over, f"minus `{summary.reference}`"], rows)
-
-
-def overall_tables(folder: str | Path) -> list[Table]:
-    """Return the table over all sets of each reader of an evaluation."""
-    summary = summarise_evaluation(folder)
-    tables = []
-    for reader in summary.over_sets:
-        head, rows, _ = overall(summary, reader)
-        tables.append(
-            Table(head, rows, f"Accuracy [with its {LEVEL:.0%} interval], reader {reader}.")
-        )
-    return tables
+    texts = []
+    for group, mean in summary.over_sets[reader].items():
+        for item in items:
+            cell = item.cells.get(group)
+            texts.append((group, item.set, interval(cell.accuracy if cell else None)))
+        present = sum(group in item.cells for item in counted_items)
+        missing = f"{UNKNOWN} ({present} of {len(counted_items)} sets)"
+        texts.append((group, over, interval(mean) if mean else missing))
+        gap = difference_from(summary.differences[reader], summary.reference, group)
+        texts.append((group, f"minus `{summary.reference}`", interval(gap, signed=True)))
+    return pivot("system", texts, f"Accuracy [with its {LEVEL:.0%} interval], reader {reader}.")
 
 
 _COSTS: Mapping[str, tuple[str, int]] = {
@@ -157,35 +170,43 @@ _COSTS: Mapping[str, tuple[str, int]] = {
 }
 
 
-def set_tables(item: SetSummary, reference: str) -> list[Table]:
-    """Return the tables of a set, a row a group.
+_REWARDS = "rewards and calls"
+
+
+def set_texts(item: SetSummary, reference: str) -> dict[str, Texts]:
+    """Return (group, measure, text) of all that was measured on a set, by the corner of its table.
 
     Accuracy and costs; kinds of question; changes and removals; rewards and calls.
     """
-    costs, kinds, card, rewards = list[Cells](), list[Cells](), list[Cells](), list[Cells]()
+    costs, kinds, card, rewards = Texts(), Texts(), Texts(), Texts()
     sizes, names = dict[str, int](), dict[str, float]()
     for cell in item.cells.values():
         sizes |= cell.questions
         names |= {name: mean for name, mean in cell.means.items() if " " in name}
     for group, cell in item.cells.items():
-        size = cell.means["input_tokens"]
-        values = {**cell.means, "share": cell.means["memory_tokens"] / size if size else math.nan}
         gap = difference_from(item.differences, reference, group)
-        numbers = [number(values[name], digits) for name, digits in _COSTS.values()]
-        costs.append([group, interval(cell.accuracy), interval(gap, signed=True), *numbers])
-        kinds.append([group, *(interval(cell.kinds.get(kind)) for kind in sizes)])
-        measures = [cell.scorecard[measure] for measure in Measure]
-        card.append([group, *(interval(each) if each else "not measured" for each in measures)])
-        zero = {name: 0.0 for name in names if "share" in name}  # of calls that were not made
-        rewards.append([group, *(number({**zero, **cell.means}.get(name)) for name in names)])
-    columns = [f"{kind} ({counted(count, 'question')})" for kind, count in sizes.items()]
-    arrows = [f"{measure} {'↑' if measure.higher_is_better else '↓'}" for measure in Measure]
-    return [
-        Table(["system", "accuracy", f"minus `{reference}`", *_COSTS], costs),
-        Table(["by kind of question", *columns], kinds),
-        Table(["changes and removals", *arrows], card),
-        Table(["rewards and calls", *names], rewards),
-    ]
+        costs.append((group, "accuracy", interval(cell.accuracy)))
+        costs.append((group, f"minus `{reference}`", interval(gap, signed=True)))
+        size = cell.means["input_tokens"]
+        means = {**cell.means, "share": cell.means["memory_tokens"] / size if size else math.nan}
+        for name, (key, digits) in _COSTS.items():
+            costs.append((group, name, number(means[key], digits)))
+        for kind, n in sizes.items():
+            name = f"{kind} ({counted(n, 'question')})"
+            kinds.append((group, name, interval(cell.kinds.get(kind))))
+        for measure in Measure:
+            share = cell.scorecard[measure]
+            arrow = "↑" if measure.higher_is_better else "↓"
+            card.append((group, f"{measure} {arrow}", interval(share) if share else _NOT_MEASURED))
+        for name in names:  # a share of calls is 0 of those that were not made
+            mean = cell.means.get(name, 0.0 if "share" in name else None)
+            rewards.append((group, name, number(mean)))
+    return {
+        "system": costs,
+        "by kind of question": kinds,
+        "changes and removals": card,
+        _REWARDS: rewards,
+    }
 
 
 # ------------------------------------------------------------------------------------------------
@@ -196,22 +217,18 @@ _NOTE = (
 )
 
 
-def side_by_side(
-    item: SetSummary, groups: Sequence[str], extra: Sequence[Cells] = (), note: str = ""
+def _side_by_side(
+    item: SetSummary, reference: str, texts: Sequence[tuple[str, str, str]] = (), note: str = ""
 ) -> Table:
-    """Return the tables of a set as one, with a column for each of ``groups``.
+    """Return the tables of a set as one, with a column a group, below ``texts`` of such a table.
 
-    The first of them is the reference. Rows that are unknown in all are left out.
+    Rows that are unknown in all columns are left out.
     """
-    rows = list(extra)
-    for table in set_tables(item, groups[0]) if groups else ():
-        by_group = {row[0]: row for row in table.rows}
-        for place, name in enumerate(table.head[1:], 1):
-            cells = [by_group[group][place] if group in by_group else UNKNOWN for group in groups]
-            rows.append([name, *cells])
-    rows = [row for row in rows if set(row[1:]) - {UNKNOWN, "not measured"}]
+    own = chain.from_iterable(set_texts(item, reference).values())
+    table = pivot("", [*texts, *((measure, group, text) for group, measure, text in own)])
+    rows = [row for row in table.rows if set(row[1:]) - {UNKNOWN, _NOT_MEASURED}]
     notes = [_NOTE, note, *(f"`{group}` lacks {why}." for group, why in item.left_out.items())]
-    return Table(["", *groups], rows, " ".join(filter(None, map(str.strip, notes))))
+    return Table(table.head, rows, " ".join(filter(None, map(str.strip, notes))))
 
 
 def held_out(run: RunFolder) -> SetSummary:
@@ -219,11 +236,11 @@ def held_out(run: RunFolder) -> SetSummary:
     groups = {}
     for source in view.sources_of(run):
         if source.step is None and "step-" not in source.name:  # not while training
-            groups[source.where] = members_of([read_rows(run.path / source.name)])
+            groups[source.where] = _members_of([read_rows(run.path / source.name)])
     return compare_groups(groups)
 
 
-def members_of(runs: Sequence[Sequence[InstanceRow]]) -> Members:
+def _members_of(runs: Sequence[Sequence[InstanceRow]]) -> Members:
     """Return the rows of runs that differ in their seed, by run and by instance.
 
     Instances are the same if name, number of chunks and questions are.
@@ -237,10 +254,10 @@ def members_of(runs: Sequence[Sequence[InstanceRow]]) -> Members:
     return members
 
 
-def before_and_after(run: RunFolder) -> Table:
-    """Return the table of a run's held-out instances; no rows if there were none."""
-    item = held_out(run)
-    return side_by_side(item, [*item.cells], note=selection_note(run))
+def before_and_after(run: RunFolder, item: SetSummary | None = None) -> Table:
+    """Return the table of a run's held-out instances (``held_out``); no rows if there were none."""
+    item = item or held_out(run)
+    return _side_by_side(item, next(iter(item.cells), ""), note=selection_note(run))
 
 
 def selection_note(run: RunFolder) -> str:
@@ -258,7 +275,7 @@ def selection_note(run: RunFolder) -> str:
 # ------------------------------------------------------------------------------------------------
 # several runs
 # Options that may differ between seeds of one configuration.
-INCIDENTAL = MAY_CHANGE - {"max_steps"} | {"seed", "data_seed", "run_name"}
+_INCIDENTAL = MAY_CHANGE - {"max_steps"} | {"seed", "data_seed", "run_name"}
 
 
 class Column(NamedTuple):
@@ -282,7 +299,7 @@ class Column(NamedTuple):
 def differing(configs: Sequence[JsonMapping]) -> list[str]:
     """Return the options that differ between runs, except the incidental ones."""
     options = []
-    for name in sorted(set().union(*configs) - INCIDENTAL):
+    for name in sorted(set().union(*configs) - _INCIDENTAL):
         values = [config.get(name) for config in configs]
         if values.count(values[0]) < len(values):
             options.append(name)
@@ -302,7 +319,11 @@ def columns_of(folders: Sequence[RunFolder]) -> list[Column]:
     columns: list[Column] = []
     for runs in groups:
         if runs[0].is_evaluation:
-            columns += _evaluated(runs[0])
+            labels = {column.label for column in columns}
+            for column in _evaluated(runs[0]):
+                if column.label in labels:  # of another evaluation
+                    column = column._replace(label=f"{column.label} in {runs[0].path}")
+                columns.append(column)
             continue
         name = runs[0].path.resolve().name
         label = name if names.count(name) == 1 else str(runs[0].path)
@@ -310,7 +331,7 @@ def columns_of(folders: Sequence[RunFolder]) -> list[Column]:
             label = f"{label} and {len(runs) - 1} more"
         before = [read_rows(run.path / "held_out" / "before.jsonl") for run in runs]
         after = [read_rows(run.path / "held_out" / "after.jsonl") for run in runs]
-        columns.append(Column(label, runs, members_of(before), members_of(after)))
+        columns.append(Column(label, runs, _members_of(before), _members_of(after)))
     return columns
 
 
@@ -322,7 +343,8 @@ def _evaluated(folder: RunFolder) -> list[Column]:
         members = rows.setdefault(f"{groups[row.system]} on {row.set}, {row.reader}", {})
         members.setdefault(f"{row.system} seed {row.seed}", []).append(row)
     return [
-        Column(label, [], {}, members_of(list(members.values()))) for label, members in rows.items()
+        Column(label, [], {}, _members_of(list(members.values())))
+        for label, members in rows.items()
     ]
 
 
@@ -334,19 +356,22 @@ def comparison(columns: Sequence[Column]) -> Table:
     apart = [c.label for c in columns if c.names and not c.names & columns[0].names]
     note = f"Measured on other instances: {', '.join(apart)}." if apart and columns[0].names else ""
     columns = [column for column in columns if not note or column.label not in apart]
-    configs = [column.runs[0].config if column.runs else {} for column in columns]
-    rows: list[Cells] = []
-    for name in differing([config for config in configs if config]):
-        values = [config.get(name, UNKNOWN) for config in configs]
-        rows.append([f"option {name}", *("none" if v in ("", None) else str(v) for v in values)])
-    rows.append(["runs", *(str(len(column.after)) for column in columns)])
-    for name, key, unit in (("steps", "steps", 1), ("minutes in all", "seconds", 60)):
-        means = [column.mean(key) for column in columns]
-        rows.append([name, *(number(mean and mean / unit, unit // 60) for mean in means)])
-    items = [compare_groups({"before": c.before, "after": c.after}) for c in columns]
-    changes = [difference_from(item.differences, "before", "after") for item in items]
-    rows.append(["change in accuracy, paired", *(interval(gap, signed=True) for gap in changes)])
-    groups = {column.label: column.after for column in columns}
-    item = compare_groups(groups)
+    texts = Texts()
+    options = differing([column.runs[0].config for column in columns if column.runs])
+    for column in columns:
+        config = column.runs[0].config if column.runs else {}
+        for name in options:
+            value = config.get(name, UNKNOWN)
+            text = "none" if value in ("", None) else str(value)
+            texts.append((f"option {name}", column.label, text))
+        seconds = column.mean("seconds")
+        minutes = None if seconds is None else seconds / 60
+        item = compare_groups({"before": column.before, "after": column.after})
+        change = difference_from(item.differences, "before", "after")
+        texts.append(("runs", column.label, str(len(column.after))))
+        texts.append(("steps", column.label, number(column.mean("steps"), 0)))
+        texts.append(("minutes in all", column.label, number(minutes, 1)))
+        texts.append(("change in accuracy, paired", column.label, interval(change, signed=True)))
+    item = compare_groups({column.label: column.after for column in columns})
     over = f"All over the {counted(item.instances, 'instance')} that every column has a score for."
-    return side_by_side(item, [*groups], rows, f"{over} {note}")
+    return _side_by_side(item, columns[0].label, texts, f"{over} {note}")

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from memalpha.record.folder import RunFolder, checkpoint_step
-from memalpha.record.shapes import HELD_OUT, ROLLOUT
+from memalpha.record.shapes import HeldOutShape, RolloutShape
 from memalpha.types import JsonMapping, JsonObject
 
 UNKNOWN = "–"
@@ -99,7 +99,7 @@ class RolloutFile(NamedTuple):
     def rollouts(self, run: RunFolder) -> Iterator[Recorded]:
         """Iterate over the rollouts of the file; InputError for one that is damaged."""
         held_out = self.step is None
-        for line in run.read_lines(self.name, HELD_OUT if held_out else ROLLOUT):
+        for line in run.read_lines(self.name, HeldOutShape if held_out else RolloutShape):
             yield line["rollout"] if held_out else line
 
 
@@ -124,13 +124,10 @@ class Tone(StrEnum):
 
 
 SIGNS = dict(zip(Tone, "+~-=x?", strict=True))  # one character a tone, so that no colour is needed
-STYLES = dict(zip(Tone, ("green", "yellow", "red", "dim", "bold red", "cyan"), strict=True))
+_STYLES = dict(zip(Tone, ("green", "yellow", "red", "dim", "bold red", "cyan"), strict=True))
 
 
-ASKING = {
-    "searched": "search",
-    "answered": "answer",
-}  # what a turn was, by its code
+_ASKING = {"searched": "search", "answered": "answer"}  # what a turn was, by its code
 
 
 class Call(NamedTuple):
@@ -149,9 +146,9 @@ def calls(step: Recorded) -> list[Call]:
     listed = []
     for result in step["results"]:
         change = next(changes) if result["code"] == "applied" else None
-        if result["code"] in ASKING:
+        if result["code"] in _ASKING:
             words = result["message"] or "(without words)"
-            listed.append(Call(Tone.ASKED, ASKING[result["code"]], words, "", ""))
+            listed.append(Call(Tone.ASKED, _ASKING[result["code"]], words, "", ""))
             continue
         operation = result["operation"] or {"kind": "no", "section": "call", "content": ""}
         entry = result["entry"] or operation.get("entry_id") or operation["section"]
@@ -243,7 +240,7 @@ def memory_after_steps(rollout: Recorded) -> list[list[Shown]]:
 
 # ------------------------------------------------------------------------------------------------
 # templates
-HELPERS = {  # what the templates of pages and of the terminal call
+_HELPERS = {  # what the templates of pages and of the terminal call
     "calls": calls,
     "change_tone": change_tone,
     "counted": counted,
@@ -255,7 +252,7 @@ HELPERS = {  # what the templates of pages and of the terminal call
     "rollout_accuracy": rollout_accuracy,
     "rollout_reward": rollout_reward,
     "signs": SIGNS,
-    "styles": STYLES,
+    "styles": _STYLES,
 }
 
 
@@ -268,7 +265,7 @@ def templates(package: str = "memalpha.measure", **options: Any) -> jinja2.Envir
         lstrip_blocks=True,
         **options,
     )
-    environment.globals.update(HELPERS)
+    environment.globals.update(_HELPERS)
     return environment
 
 

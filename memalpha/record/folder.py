@@ -26,8 +26,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from memalpha import __version__
 from memalpha.errors import InputError, RunFolderError
 from memalpha.files import (
@@ -41,7 +39,14 @@ from memalpha.files import (
     write_yaml,
 )
 from memalpha.record.lock import LOCK_FILE
-from memalpha.record.shapes import CONFIG, ENVIRONMENT, INPUTS, METRICS, SUMMARY, checked
+from memalpha.record.shapes import (
+    ConfigShape,
+    EnvironmentShape,
+    InputsShape,
+    MetricsShape,
+    SummaryShape,
+    checked,
+)
 from memalpha.types import JsonMapping, JsonObject
 
 logger = logging.getLogger(__name__)
@@ -196,18 +201,20 @@ class RunFolder:
     def config(self) -> JsonObject:
         """The resolved options of the run; RunFolderError if they cannot be read."""
         path = self.path / MARKER
-        return checked(CONFIG, read_object(path), path, RunFolderError)
+        return checked(ConfigShape, read_object(path), path, RunFolderError)
 
     @property
     def summary(self) -> JsonObject:
         """What the run came to; empty if it has not ended, RunFolderError if it is damaged."""
         name = "summary.json"
-        return checked(SUMMARY, self.read_optional(name), self.path / name, RunFolderError)
+        return checked(SummaryShape, self.read_optional(name), self.path / name, RunFolderError)
 
     @property
     def environment(self) -> JsonObject:
         """Command, versions and machine of the run; empty, or RunFolderError, as ``summary``."""
-        return checked(ENVIRONMENT, self.read_optional(_ABOUT), self.path / _ABOUT, RunFolderError)
+        return checked(
+            EnvironmentShape, self.read_optional(_ABOUT), self.path / _ABOUT, RunFolderError
+        )
 
     @property
     def inputs(self) -> JsonObject:
@@ -215,7 +222,7 @@ class RunFolder:
         ``summary``.
         """
         name = "inputs.json"
-        return checked(INPUTS, self.read_optional(name), self.path / name, RunFolderError)
+        return checked(InputsShape, self.read_optional(name), self.path / name, RunFolderError)
 
     @property
     def is_evaluation(self) -> bool:
@@ -272,7 +279,7 @@ class RunFolder:
         """Read a JSON object; empty if the file is missing."""
         return self.read_json(name) if (self.path / name).is_file() else {}
 
-    def read_lines(self, name: str, shape: TypeAdapter[Any] | None = None) -> Iterator[JsonObject]:
+    def read_lines(self, name: str, shape: type | None = None) -> Iterator[JsonObject]:
         """Iterate over a JSON-lines file, nothing if it is missing; an incomplete last line is left
         out with a warning. InputError for a line that is damaged, or not of the ``shape``.
         """
@@ -287,7 +294,7 @@ class RunFolder:
 
     def metrics(self) -> list[JsonObject]:
         """One row per logged training step; InputError for one that is damaged."""
-        return list(self.read_lines("metrics.jsonl", METRICS))
+        return list(self.read_lines("metrics.jsonl", MetricsShape))
 
     def trajectory_files(self) -> list[Path]:
         """Files of training trajectories, sorted by step."""

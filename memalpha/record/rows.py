@@ -103,6 +103,13 @@ class InstanceRow:
         """Whether the instance has a score."""
         return self.failed is None and not math.isnan(self.accuracy)
 
+    def scores_by_kind(self) -> dict[str, list[float]]:
+        """Return the scores of the questions by their kind."""
+        scores: dict[str, list[float]] = defaultdict(list)
+        for question in self.questions:
+            scores[question.kind].append(question.score)
+        return scores
+
     def count(self, kind: str) -> int:
         """Return how many ``calls`` there were, ``failed`` or were ``duplicate``; or how many of a
         kind changed the memory: ``insert``, ``update`` (blocks included), ``delete``.
@@ -151,38 +158,47 @@ def summarise(rows: Sequence[InstanceRow]) -> JsonObject:
     ``operations`` are shares of calls, ``kinds`` means over questions, ``masked`` the unscored.
     """
     scored = [row for row in rows if row.scored]
-
-    def part(name: str) -> float:
-        return known_mean([row.rewards.get(name, math.nan) for row in scored])
-
-    means = {
-        "reward": part(TOTAL),
-        "tool_success": part("tool"),
-        "compression": part("compression"),
-        "content": part("content"),
-    }
-    for name in dict.fromkeys(chain.from_iterable(row.rewards for row in scored)):
-        if name not in (TOTAL, *PARTS):
-            means[f"reward_{name}"] = part(name)
-    for name in ("memory_tokens", "input_tokens"):
-        means[name] = _mean([getattr(row, name) for row in scored])
-    means["entries"] = _mean([len(row.entries) for row in scored])
-    means["calls_per_instance"] = _mean([row.count("calls") for row in scored])
-    means["cut_off"] = _mean([row.cut_off / max(1, row.write_calls) for row in scored])
-    total = Counter[str]()
-    for row in scored:
-        total.update(row.operations)
-    calls = total["calls"]
-    shares = {name: total[name] / calls for name in sorted(total) if "/" in name}
+    rewards = reward_means(scored)
+    others = [name for name in rewards if name not in (TOTAL, *PARTS)]
+    shares = call_shares(scored)
+    calls = sum(row.count("calls") for row in scored)
     return {
         **_accuracy({row.instance: row.accuracy for row in scored}),
-        **means,
+        "reward": rewards.get(TOTAL, math.nan),
+        "tool_success": rewards.get("tool", math.nan),
+        "compression": rewards.get("compression", math.nan),
+        "content": rewards.get("content", math.nan),
+        **{f"reward_{name}": rewards[name] for name in others},
+        "memory_tokens": _mean([row.memory_tokens for row in scored]),
+        "input_tokens": _mean([row.input_tokens for row in scored]),
+        "entries": _mean([len(row.entries) for row in scored]),
+        "calls_per_instance": _mean([row.count("calls") for row in scored]),
+        "cut_off": _mean([row.cut_off / max(1, row.write_calls) for row in scored]),
         "update_share": _share_of(shares, OperationKind.UPDATE, calls),
         "delete_share": _share_of(shares, OperationKind.DELETE, calls),
         "masked": len(rows) - len(scored),
         "kinds": _by_kind(scored),
         "operations": shares,
     }
+
+
+def reward_means(rows: Sequence[InstanceRow]) -> dict[str, float]:
+    """Return the mean of each part of the reward over the rows that know it."""
+    names = dict.fromkeys(chain.from_iterable(row.rewards for row in rows))
+    means = {}
+    for name in names:
+        means[name] = known_mean([row.rewards.get(name, math.nan) for row in rows])
+    return means
+
+
+def call_shares(rows: Sequence[InstanceRow]) -> dict[str, float]:
+    """Return the share of all calls that changed the memory, by section and kind of operation."""
+    total = Counter[str]()
+    for row in rows:
+        total.update(row.operations)
+    calls = total["calls"]
+    applied = [name for name in sorted(total) if "/" in name]
+    return {name: total[name] / calls for name in applied} if calls else {}
 
 
 def paired_difference(before: Sequence[InstanceRow], after: Sequence[InstanceRow]) -> JsonObject:
@@ -218,8 +234,8 @@ def _share_of(shares: Mapping[str, float], kind: OperationKind, calls: int) -> f
 def _by_kind(rows: Sequence[InstanceRow]) -> JsonObject:
     scores: dict[str, list[float]] = defaultdict(list)
     for row in rows:
-        for question in row.questions:
-            scores[question.kind].append(question.score)
+        for kind, own in row.scores_by_kind().items():
+            scores[kind] += own
     return {
         kind: {"accuracy": _mean(scores[kind]), "questions": len(scores[kind])}
         for kind in sorted(scores)

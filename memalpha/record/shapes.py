@@ -5,6 +5,7 @@ and line, before anything is shown or computed. Fields that are not named here m
 """
 
 import math
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
@@ -201,24 +202,24 @@ class ConfigShape(TypedDict):
     readers: NotRequired[list[_NamedShape]]
 
 
-ROLLOUT: TypeAdapter[Any] = TypeAdapter(RolloutShape)
-HELD_OUT: TypeAdapter[Any] = TypeAdapter(HeldOutShape)
-METRICS: TypeAdapter[Any] = TypeAdapter(MetricsShape)
-SUMMARY: TypeAdapter[Any] = TypeAdapter(SummaryShape)
-ENVIRONMENT: TypeAdapter[Any] = TypeAdapter(EnvironmentShape)
-CONFIG: TypeAdapter[Any] = TypeAdapter(ConfigShape)
-INPUTS: TypeAdapter[Any] = TypeAdapter(dict[str, dict[str, Any]])
+InputsShape = dict[str, dict[str, Any]]
+"""``inputs.json``."""
+
+
+@cache
+def _adapter(shape: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(shape)
 
 
 def checked(
-    shape: TypeAdapter[Any],
+    shape: type,
     data: JsonMapping,
     place: str | Path,
     error_kind: type[InputError] = InputError,
 ) -> JsonObject:
     """Return data of this shape; InputError, with ``place``, for other data."""
     try:
-        return dict(shape.validate_python(data))
+        return dict(_adapter(shape).validate_python(data))
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, wrong["loc"]))

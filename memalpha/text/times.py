@@ -1,4 +1,5 @@
 """Times in ISO 8601, checked where they enter; loaders convert other forms of data sets."""
+
 from __future__ import annotations
 
 import re

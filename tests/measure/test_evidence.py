@@ -5,17 +5,18 @@ import random
 import pytest
 
 from memalpha.errors import InputError
-from memalpha.measure.evidence import FoundPassage, LooksForEvidence, evidence_row
+from memalpha.measure.evidence import LooksForEvidence, evidence_row
 from memalpha.measure.options import make_system
 from memalpha.memory.memory import count_words
+from memalpha.record.rows import QuestionRow
 from memalpha.types import Chunk, Instance, Question
 from tests.helpers.evaluation_stubs import setting
 
 
 def row(chunks, *, budget=100, words=1, evidence=(1, 4), **more):
     question = Question("q?", ("a",), kind="k", evidence=evidence, id="7", **more)
-    passages = [FoundPassage("w " * words, chunk) for chunk in chunks]
-    return evidence_row("i", question, passages, budget, count_words)
+    passages = [("w " * words, chunk) for chunk in chunks]
+    return evidence_row(question.id, question, passages, budget, count_words)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,8 @@ def row(chunks, *, budget=100, words=1, evidence=(1, 4), **more):
     ],
 )
 def test_the_share_of_the_chunks_whose_passages_fit(chunks, budget, recall, tokens):
-    assert row(chunks, budget=budget, words=2) == ("i", "7", "k", recall, None, tokens)
+    scored = QuestionRow("7", "k", "q?", recall, None)
+    assert row(chunks, budget=budget, words=2) == (scored, tokens)
 
 
 @pytest.mark.parametrize(
@@ -36,11 +38,11 @@ def test_the_share_of_the_chunks_whose_passages_fit(chunks, budget, recall, toke
     [([0, 4, 1], True), ([1, 4], False), ([4], True), ([1], False), ([0], False)],
 )
 def test_whether_what_holds_now_is_above_what_no_longer_does(chunks, newer_first):
-    assert row(chunks, outdated=(1,)).newer_first is newer_first
+    assert row(chunks, outdated=(1,))[0].newer_first is newer_first
 
 
 def test_a_question_without_evidence_is_refused():
-    with pytest.raises(InputError, match="question '7' of 'i' names no evidence"):
+    with pytest.raises(InputError, match="question '7' names no evidence"):
         row([1], evidence=None)
 
 

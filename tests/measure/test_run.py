@@ -22,7 +22,7 @@ from memalpha.cli import run
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.errors import InputError, RunFolderError, ServiceError
 from memalpha.measure.options import ReaderSpec, SetSpec, make_system, parse_evaluate_options
-from memalpha.measure.run import MODEL_FILES, Asks, LoadedSet, evaluate, make_reader
+from memalpha.measure.run import MODEL_INPUTS, Asks, LoadedSet, evaluate, make_reader
 from memalpha.memory.memory import count_words
 from memalpha.models import resolve_model
 from memalpha.models.policy import load_tokenizer
@@ -579,7 +579,7 @@ def test_a_model_is_known_by_its_weights_template_and_configuration(tmp_path: Pa
         )
         (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
         (folder / "memalpha_model.json").write_text(json.dumps({"date": name}), encoding="utf-8")
-        return folder_digest(folder, MODEL_FILES)
+        return folder_digest(folder, MODEL_INPUTS)
 
     first = model("a")
     assert model("b") == first

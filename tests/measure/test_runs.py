@@ -112,6 +112,16 @@ def test_the_comparison_by_hand(runs: list[RunFolder], tmp_path: Path) -> None:
     assert both["minus `plain-seed1 and 1 more`"][2] == "+.450 [+.300, +.600]"
 
 
+def test_systems_of_one_name_in_two_evaluations_are_two_columns(tmp_path: Path) -> None:
+    first = evaluation(tmp_path / "first", {"x": 0.9, "y": 0.9})
+    second = evaluation(tmp_path / "second", {"x": 0.5, "y": 0.7})
+    table = comparison(columns_of([first, second]))
+    names = ["gold on toy, recall", f"gold on toy, recall in {tmp_path / 'second'}"]
+    assert list(table.head) == ["", *names]
+    accuracies = [".900 [.900, .900]", ".600 [.500, .700]"]
+    assert told(table)["accuracy"] == accuracies
+
+
 def test_what_was_measured_on_other_instances_is_not_compared(
     runs: list[RunFolder], tmp_path: Path
 ) -> None:

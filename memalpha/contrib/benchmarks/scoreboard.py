@@ -7,7 +7,6 @@ questions, and numbers of one say nothing about the other. What cannot be measur
 its reason. Numbers of others (``published.yaml``) are answers that a model judged.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -32,7 +31,7 @@ from memalpha.measure.options import (
 from memalpha.measure.run import Outcome, evaluate
 from memalpha.measure.site import write_page
 from memalpha.measure.summary import SetSummary, Summary, pooled, summarise_evaluation
-from memalpha.measure.tables import Cells, Table, interval, markdown
+from memalpha.measure.tables import Table, Texts, interval, pivot
 from memalpha.measure.view import UNKNOWN, number
 from memalpha.models.adapters import base_of
 from memalpha.models.agent import agent_folder
@@ -177,20 +176,18 @@ def _prepare_sets(options: BoardOptions, report: EventReport) -> Board:
 
 def _evaluation(options: BoardOptions, words: Sequence[str], board: Board) -> Evaluation:
     """Return the one evaluation of all sets; why a set is not asked is told to the board."""
-    sets = [{"name": title, "data": folder} for title, folder in board.folders.items()]
-    given = {
-        "sets": json.dumps(sets),
-        "systems": json.dumps(_systems(options)),
+    given: JsonObject = {
+        "sets": [{"name": title, "data": folder} for title, folder in board.folders.items()],
+        "systems": _systems(options),
         "embedder": options.embedder,
-        "readers": json.dumps([EVIDENCE, *options.readers]),
-        "reader_tokens": str(options.budget),
-        "retrieve_k": str(max(1, options.budget // _LEAST)),
+        "readers": [EVIDENCE, *options.readers],
+        "reader_tokens": options.budget,
+        "retrieve_k": max(1, options.budget // _LEAST),
         "output_dir": str(Path(options.output_dir, "evaluation")),
     }
-    flags = [word for name, value in given.items() for word in (f"--{name}", value)]
     if options.trained and not any(word.partition("=")[0] == "--model" for word in words):
-        flags += ["--model", str(base_of(agent_folder(options.trained[0])))]
-    evaluation = parse_evaluate_options([*flags, *words])
+        given["model"] = str(base_of(agent_folder(options.trained[0])))
+    evaluation = parse_evaluate_options(words, given)
     specs = []
     for spec in evaluation.sets:
         instances = load_data(spec.data)[: options.instances or None]
@@ -249,16 +246,18 @@ class BoardRow:
 
     set: str
     system: str
-    instances: int
-    questions: Mapping[str, int]  # asked for evidence (or by the reader), by kind
-    evidence: Estimate | None
-    kinds: Mapping[str, Estimate]  # evidence by kind of question
-    newer_first: Estimate | None  # of updates: what holds now is found, and above what does not
-    answers: Mapping[str, Estimate]  # by reader
-    context_tokens: Number  # a question
-    seconds_written: Number  # a thousand messages
-    calls: Number  # of a model that writes, a thousand messages
-    seconds_asked: Number  # a question
+    instances: int = 0
+    # asked for evidence (or by the reader), by kind
+    questions: Mapping[str, int] = field(default_factory=dict)
+    evidence: Estimate | None = None
+    kinds: Mapping[str, Estimate] = field(default_factory=dict)  # evidence by kind of question
+    # of updates: what holds now is found, and above what does not
+    newer_first: Estimate | None = None
+    answers: Mapping[str, Estimate] = field(default_factory=dict)  # by reader
+    context_tokens: Number = math.nan  # a question
+    seconds_written: Number = math.nan  # a thousand messages
+    calls: Number = math.nan  # of a model that writes, a thousand messages
+    seconds_asked: Number = math.nan  # a question
     why: str = ""  # it is not measured
 
 
@@ -287,7 +286,7 @@ def write_board(folder: Path, board: Board) -> None:
     note = _NOTE.format(budget=budget, level=LEVEL)
     lines = ["# Scoreboard", note]
     for title, table in tables.items():
-        lines += [f"## {title}", markdown(table), *filter(None, [table.note])]
+        lines += [f"## {title}", table.markdown(), *filter(None, [table.note])]
     write_whole(folder / "scoreboard.md", "\n\n".join(lines) + "\n")
     write_page("Scoreboard", note, tables, folder / "report")
 
@@ -316,8 +315,7 @@ def _row(
     cells = {reader: item.cells[group] for reader, item in items.items() if group in item.cells}
     if not cells:
         reasons = [item.left_out.get(group, "not evaluated") for item in items.values()]
-        unknown = (math.nan,) * 4
-        return BoardRow(title, group, 0, {}, None, {}, None, {}, *unknown, why=reasons[0])
+        return BoardRow(title, group, why=reasons[0])
     evidence = cells.get(EVIDENCE)
     cell = evidence or next(iter(cells.values()))
     costs = cell.means
@@ -328,60 +326,61 @@ def _row(
         group,
         instances,
         cell.questions,
-        evidence.accuracy if evidence else None,
-        evidence.kinds if evidence else {},
-        _newer_first(rows),
-        {reader: each.accuracy for reader, each in cells.items() if reader != EVIDENCE},
-        costs["reader_tokens"],
-        costs["seconds_write"] / thousands,
-        costs["write_calls"] / thousands if counted else math.nan,
-        costs["seconds_read"] * instances / sum(cell.questions.values()),
+        evidence=evidence.accuracy if evidence else None,
+        kinds=evidence.kinds if evidence else {},
+        newer_first=pooled({0: rows}, _newer_first).get("newer first"),
+        answers={reader: each.accuracy for reader, each in cells.items() if reader != EVIDENCE},
+        context_tokens=costs["reader_tokens"],
+        seconds_written=costs["seconds_write"] / thousands,
+        calls=costs["write_calls"] / thousands if counted else math.nan,
+        seconds_asked=costs["seconds_read"] * instances / sum(cell.questions.values()),
     )
 
 
-def _newer_first(rows: Sequence[InstanceRow]) -> Estimate | None:
-    hits = {}
-    for row in rows:
-        known = [float(each.newer_first) for each in row.questions if each.newer_first is not None]
-        if known:
-            hits[row.instance] = known
-    return pooled({0: hits}) if hits else None
+def _newer_first(row: InstanceRow) -> dict[str, list[float]]:
+    """Of the updates of a row, whether what holds now is found above what does not."""
+    known = [each.newer_first for each in row.questions if each.newer_first is not None]
+    return {"newer first": list(map(float, known))} if known else {}
 
 
 def main_table(rows: Sequence[BoardRow], board: Board) -> Table:
     """Return the table of all sets; what is missing has a row with the reason."""
     readers = list(dict.fromkeys(reader for row in rows for reader in row.answers))
-    answers = [f"answers right ({reader})" for reader in readers] or ["answers right"]
-    cells: list[Cells] = []
+    lines = []
     for row in rows:
-        numbers = (
-            number(row.context_tokens, 0),
-            number(row.seconds_written, 2),
-            number(row.calls, 0),
-            number(row.seconds_asked, 2),
-        )
-        given = [interval(row.answers.get(reader)) for reader in readers] or [UNKNOWN]
-        name = f"{row.system}: {row.why}" if row.why else row.system
-        found = (interval(row.evidence), interval(row.newer_first))
-        asked = f"{sum(row.questions.values())} of {row.instances}"
-        cells.append([row.set, name, asked, *found, *given, *numbers])
-    head = ["set", "system", "questions of instances", "evidence found", "newer first", *answers]
-    head += ["context tokens", "s a 1,000 messages", "calls a 1,000 messages", "s a question"]
-    cells += [[title, "not measured", *[UNKNOWN] * (len(head) - 2)] for title in board.missing]
+        line = {
+            "set": row.set,
+            "system": f"{row.system}: {row.why}" if row.why else row.system,
+            "questions of instances": f"{sum(row.questions.values())} of {row.instances}",
+            "evidence found": interval(row.evidence),
+            "newer first": interval(row.newer_first),
+        }
+        for reader in readers:
+            line[f"answers right ({reader})"] = interval(row.answers.get(reader))
+        if not readers:
+            line["answers right"] = UNKNOWN
+        line["context tokens"] = number(row.context_tokens, 0)
+        line["s a 1,000 messages"] = number(row.seconds_written, 2)
+        line["calls a 1,000 messages"] = number(row.calls, 0)
+        line["s a question"] = number(row.seconds_asked, 2)
+        lines.append(line)
+    lines += [{"set": title, "system": "not measured"} for title in board.missing]
     notes = [f"{title} is not measured: {why}." for title, why in board.missing.items()]
     notes += [f"{title} has no answers: {why}." for title, why in board.unread.items()]
     notes += [f"{title} has no evidence: {why}." for title, why in board.unsourced.items()]
     for title, reasons in board.left_out.items():
         left_out = [f"{n} {reason}" for reason, n in reasons.items() if n]
         notes += [f"Questions left out of {title}: {', '.join(left_out)}."] if left_out else []
-    return Table(head, cells, " ".join(notes))
+    return Table.of(lines, " ".join(notes))
 
 
 def _kinds_table(rows: Sequence[BoardRow], title: str) -> Table:
     own = [row for row in rows if row.set == title and row.kinds]
-    kinds = own[0].questions
-    cells = [[row.system, *(interval(row.kinds.get(kind)) for kind in kinds)] for row in own]
-    return Table(["system", *(f"{kind} ({n})" for kind, n in kinds.items())], cells)
+    texts = Texts()
+    for row in own:
+        for kind, n in own[0].questions.items():
+            texts.append((row.system, f"{kind} ({n})", interval(row.kinds.get(kind))))
+    return pivot("system", texts)
 
 
 def _others_table(published: JsonMapping) -> Table:

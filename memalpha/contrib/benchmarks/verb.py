@@ -112,7 +112,7 @@ def poison(
     without it. Makes: OUTPUT with results.jsonl, summary.json. Run again, it goes on.
     """
     from memalpha.contrib.benchmarks.attacks import poison as run_attacks
-    from memalpha.measure.run import MODEL_FILES
+    from memalpha.measure.run import MODEL_INPUTS
     from memalpha.models.agent import find_agent
     from memalpha.record.folder import folder_digest
 
@@ -124,7 +124,7 @@ def poison(
             expected="to know whose base",
             fix="add --like FOLDER, or another policy",
         )
-    files = ("adapter_*", *MODEL_FILES)
+    files = ("adapter_*", *MODEL_INPUTS)
     digests = {str(name): folder_digest(find_agent(str(name))[0], files) for name in folders}
     loads = {name: partial(_load, name, folders, schema, dtype, trust_tools) for name in policies}
     options = {"per_attack": per_attack, "seed": seed, "dtype": dtype, "schema": schema}
