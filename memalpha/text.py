@@ -4,7 +4,8 @@ Text from data never becomes a special token, nor an added token with structure 
 template is rendered once with slots; its parts and the texts are tokenised separately, so the end
 of the prefix that rollouts share is exact. ``quote``, ``one_line``
 and ``quoted_json`` keep a text inside its fence, line or JSON string, also if the tokenizer
-normalises. Back from a model, ``content_of`` separates what it says from what it thinks.
+normalises; ``break_marks`` is for a server that tokenises by itself. Back from a model,
+``content_of`` separates what it says from what it thinks.
 """
 
 from __future__ import annotations
@@ -327,6 +328,75 @@ def quoted_json(data: object) -> str:
     return json.dumps(data, ensure_ascii=False).translate(_JSON_ESCAPES)
 
 
+# ------------------------------------------------------------------------------------------------
+# marks of chat templates, in texts for a server that tokenises by itself
+_NAMED_MARKS = (
+    "s",
+    "/s",
+    "bos",
+    "eos",
+    "pad",
+    "unk",
+    "mask",
+    "sop",
+    "eop",
+    "start_of_turn",
+    "end_of_turn",
+    "start_of_image",
+    "end_of_image",
+    "BOS_TOKEN",
+    "EOS_TOKEN",
+    "PAD_TOKEN",
+    "end_of_utterance",
+)
+_BRACKETED_MARKS = (
+    "INST",
+    "/INST",
+    "SYSTEM_PROMPT",
+    "/SYSTEM_PROMPT",
+    "AVAILABLE_TOOLS",
+    "/AVAILABLE_TOOLS",
+    "TOOL_CALLS",
+    "TOOL_RESULTS",
+    "/TOOL_RESULTS",
+    "TOOL_CONTENT",
+    "CALL_ID",
+    "ARGS",
+    "THINK",
+    "/THINK",
+    "IMG",
+    "IMG_BREAK",
+    "IMG_END",
+    "PREFIX",
+    "MIDDLE",
+    "SUFFIX",
+    "BOS",
+    "EOS",
+    "EOT",
+    "PAD",
+    "UNK",
+    "gMASK",
+    "sMASK",
+)
+
+_MARK = re.compile(
+    r"<(?=[|｜][^\s|｜<>]{1,64}[|｜]>)"  # <|im_start|>, <|eot_id|>, <|channel|>; with wide bars too
+    r"|\[(?=\|[^\s|\[\]]{1,64}\|\])"  # [|assistant|]
+    rf"|<(?=(?:{'|'.join(_NAMED_MARKS)}|unused\d+|extra_id_\d+)>)"  # <s>, <end_of_turn>
+    rf"|\[(?=(?:{'|'.join(_BRACKETED_MARKS)})\])"  # [INST]
+    r"|<(?=</?SYS>>)"  # <<SYS>>
+)
+
+
+def break_marks(text: str) -> str:
+    """Put a space into every mark that a server may read as a special token; ``<think>`` and
+    ``<tool_call>`` stay.
+    """
+    return _MARK.sub(lambda found: f"{found[0]} ", text)
+
+
+# ------------------------------------------------------------------------------------------------
+# thinking
 THINK = "<think>"  # begins a completion whose prompt has opened the thinking
 _TAG = r"(?:[\w-]{1,20}[:_])?(?:think|thinking|thought|reasoning)(?:[:\s][^<>\n]{0,40})?"
 # opening and closing, of Qwen3, DeepSeek-R1 and most others; Magistral; Kimi; Command A; Apertus;

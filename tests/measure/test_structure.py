@@ -21,12 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.agent.codecs import make_codec
-from memalpha.endpoints import break_marks
 from memalpha.memory.schema import MemorySchema, presets
 from memalpha.models.registry import MODEL_RECORD, models_dir
 from memalpha.qa.readers import ModelReader, reader_messages
 from memalpha.store.journal import Journal, Namespace, Origin
-from memalpha.text import chat_ids, one_line, quote, quoted_json
+from memalpha.text import break_marks, chat_ids, one_line, quote, quoted_json
 from memalpha.types import Chunk, Operation, OperationKind, Question, ReadRequest, ToolCall
 from memalpha.use.store import MemoryStore
 
