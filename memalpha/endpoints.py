@@ -1,24 +1,14 @@
 """A client of OpenAI-compatible chat servers (vLLM, llama.cpp, hosted ones), and its options.
 
-A reply is a completion or an error. Timeouts, lost connections, 408, 429, 5xx and malformed or huge
-replies are retried with backoff, not before ``Retry-After``; at last they are a ServiceError. 401,
-403, 404 and redirects raise InputError. What a server refuses of the sampling, or a system message,
-is left out or said otherwise from then on, with a warning. The key comes from an environment
-variable, is in no message and no ``repr``, and goes to no other host. Ctrl-C ends a batch at once.
+A reply is a completion or an error; ``HTTPClient`` says what is tried again. What a server refuses
+of the sampling, or a system message, is left out or said otherwise from then on, with a warning.
 """
 
-import asyncio
-import json
 import logging
-import os
-import random
 import re
-import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import count
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AliasChoices,
@@ -29,23 +19,18 @@ from pydantic import (
     NonNegativeFloat,
     NonNegativeInt,
     PositiveInt,
-    ValidationError,
 )
 
 from memalpha.config import Options
 from memalpha.errors import InputError, ServiceError, whole
+from memalpha.http import HTTPClient, Refused, Transient, read_json
 from memalpha.text.encoding import without_system
+from memalpha.text.quoting import break_marks
 from memalpha.text.thinking import content_of
 from memalpha.types import Completion, JsonMapping, JsonObject, Sampling, StopReason
 
 logger = logging.getLogger(__name__)
 
-_RETRIED = {408, 429}
-_WRONG_SETUP = {
-    401: "the server does not accept the key",
-    403: "the key may not use this model",
-    404: "no such model or URL",
-}
 STOPS = {
     **dict.fromkeys(("stop", "eos", "eos_token", "stop_sequence"), StopReason.END),
     "length": StopReason.LENGTH,
@@ -54,19 +39,7 @@ Finish = Annotated[
     Literal["stop", "eos", "eos_token", "stop_sequence", "length"],
     Field(validation_alias=AliasPath("choices", 0, "finish_reason")),
 ]
-_Shape = TypeVar("_Shape", bound=BaseModel)
-_SECRET_IN_URL = re.compile(r"(?<=//).*@|(?<=[?#]).+", re.DOTALL)
-_URL = re.compile(
-    r"https?://([\w.-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?(/[!-~]*)?", re.ASCII | re.IGNORECASE
-)
-_SECONDS = re.compile(r"\s*\d+(\.\d*)?\s*")
-_SHOWN = 300  # characters of a server's message that an error shows
-_MAX_BODY = 2**24  # longest reply in bytes
-_WARN_EVERY = 10.0  # seconds between warnings about one server
 _OWN_FIELDS = ("model", "messages", "stream", "n")  # fields that ``extra`` may not change
-
-
-_LEAST_SECRET = 6  # characters; shorter texts stand anywhere
 # A refusal that names one of these fields near such words is of the field, not of its value.
 _ADAPTED = {
     "max_tokens": r"max[_ -]?tokens",
@@ -89,24 +62,13 @@ _REFUSES = re.compile(
     re.IGNORECASE,
 )
 _NEAR = 160  # most characters between the two
-_READ = 20_000  # characters of a refusal that are looked at
+_UNFIT = (400, 422)  # statuses of a refusal that may say which part does not fit
+_READ = 20_000  # bytes of a refusal that are looked at
 _ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")
 
 
-class _Refused(ServiceError):
-    """A request was refused for what it asks; ``said``: the server's words, of 400 and 422."""
-
-    said = ""
-
-
-class Transient(Exception):
-    """A failure that may pass; the server asks for ``retry_after`` seconds before the next try."""
-
-    retry_after = 0.0
-
-
 @dataclass(eq=False)
-class ChatClient(Options):
+class ChatClient(HTTPClient, Options):
     """Asks one model of one server.
 
     Attributes:
@@ -135,45 +97,42 @@ class ChatClient(Options):
     extra: dict[str, JsonValue] = field(default_factory=dict, repr=False)  # may hold a key
     route = "chat/completions"
     adapts = True  # whether what is refused may be left out
-    _key: str = field(default="", init=False, repr=False)
-    _quiet_until: float = field(default=0.0, init=False, repr=False)
+    wrong_setup: ClassVar[Mapping[int, str]] = {
+        **HTTPClient.wrong_setup,
+        403: "the key may not use this model",
+        404: "no such model or URL",
+    }
     _without: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 
     def check(self) -> None:
         """Check the values, and read the key from the environment."""
-        if not _URL.fullmatch(self.base_url) or {"?", "#", "@"} & set(self.base_url):
-            raise InputError(
-                f"endpoint {_SECRET_IN_URL.sub('***', self.base_url)!r}",
-                expected="such as http://localhost:8000/v1, without a user name, '?' or '#'",
-            )
+        super().check()
         own = [name for name in _OWN_FIELDS if name in self.extra]
         if own:
             raise InputError(
                 f"the endpoint's extra fields hold {own[0]!r}",
                 expected=f"none of {', '.join(_OWN_FIELDS)}",
             )
-        self._key = os.environ.get(self.api_key_env, "").strip()
-        if not self._key.isascii() or not self._key.isprintable():
-            raise InputError(
-                f"the value of ${self.api_key_env} is no key",
-                expected="printable ASCII characters",
-            )
+
+    def describe(self, route: str) -> str:
+        """Return the URL of a route and the model."""
+        return f"{self.url(route)} (model {self.model!r})"
+
+    def secrets(self) -> Iterator[str]:
+        """Yield the key and the values of ``extra``."""
+        yield from super().secrets()
+        yield from texts_in(self.extra)
 
     def call(self, route: str, body: JsonMapping | None = None) -> bytes:
         """Send one request (GET without a ``body``), without retries; return the reply.
 
         InputError as in ``complete_many``; ServiceError for any other failure.
         """
+        method = "GET" if body is None else "POST"
         try:
-            return bytes(self._run(lambda http: self._fetch(http, route, body)))
+            return self.run(lambda: self.fetch(method, route, body))
         except Transient as failure:
-            raise ServiceError(self.hidden(f"{self._url(route)}: {failure}")) from failure
-
-    def hidden(self, text: str) -> str:
-        """Return a message without the key and the values of ``extra``, which a server may echo."""
-        for secret in (self._key, *texts_in(self.extra)):
-            text = text.replace(secret, "***") if len(secret) >= _LEAST_SECRET else text
-        return text
+            raise ServiceError(self.hidden(f"{self.url(route)}: {failure}")) from failure
 
     def complete_many(self, batch: Sequence[Sequence[Any]], sampling: Sampling) -> list[Completion]:
         """Return one reply per request, in order, without its thinking; the seed grows by one per
@@ -185,98 +144,23 @@ class ChatClient(Options):
         """
         if not batch:
             return []
-        return whole(self._run(lambda http: self._complete_all(http, batch, sampling)))
 
-    def _url(self, route: str) -> str:
-        return f"{self.base_url.rstrip('/')}/{route}"
+        async def ask(index: int) -> Completion:
+            body = self._body(batch[index], sampling, index)
+            return await self.with_retries(self.route, lambda: self._reply(body))
 
-    def _run(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Await a function of the HTTP client in a thread and loop of its own, as in a notebook."""
-        import httpx2
-        from anyio.from_thread import start_blocking_portal
+        return whole(self.run(lambda: self.run_all(ask, len(batch), self.concurrency)))
 
-        key = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-
-        async def run() -> Any:
-            async with httpx2.AsyncClient(
-                headers={"Accept-Encoding": "identity", **key}, timeout=None
-            ) as http:
-                return await work(http)
-
-        with start_blocking_portal() as portal:
-            return portal.call(run)
-
-    async def _complete_all(
-        self, http: Any, batch: Sequence[Sequence[Any]], sampling: Sampling
-    ) -> list[Completion | ServiceError]:
-        outcomes: dict[int, Completion | ServiceError] = {}
-        free = asyncio.Semaphore(self.concurrency)
-        down = max(8, 2 * self.concurrency)
-        failures = 0  # in a row
-        last = ""  # of them
-
-        async def ask(index: int) -> None:
-            nonlocal failures, last
-            async with free:
-                if failures >= down:
-                    outcomes[index] = ServiceError(
-                        f"{last}; {failures} requests in a row failed, "
-                        "the server seems to be down, and this was not sent"
-                    )
-                    return
-                try:
-                    body = self._body(batch[index], sampling, index)
-                    outcomes[index] = await self._with_retries(http, body)
-                    failures = 0
-                except ServiceError as error:  # a refusal means that the server is up
-                    outcomes[index] = error
-                    if isinstance(error.__cause__, Transient):
-                        failures += 1
-                        last = str(error)
-
-        order = random.Random(len(batch)).sample(range(len(batch)), len(batch))
-        tasks = [asyncio.create_task(ask(index)) for index in order]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-        return [outcomes[index] for index in range(len(batch))]
-
-    async def _with_retries(self, http: Any, body: JsonObject) -> Completion:
-        url = self._url(self.route)
-        step = self.backoff
-        for attempt in count(1):
-            try:
-                return await self._reply(http, body)
-            except Transient as failure:
-                wait = max(step * random.Random().uniform(0.5, 1.0), failure.retry_after)
-                step = min(self.max_wait, 2 * step)
-                if attempt > self.retries or wait > self.max_wait:
-                    asks = f"; it asks to wait {wait:.0f} s" if wait > self.max_wait else ""
-                    message = f"{url}: {failure} (after {attempt} attempts{asks})"
-                    raise ServiceError(self.hidden(message)) from failure
-                if time.monotonic() >= self._quiet_until:
-                    self._quiet_until = time.monotonic() + _WARN_EVERY
-                    logger.warning(
-                        "%s; attempt %d follows in %.1f s",
-                        self.hidden(f"{url}: {failure}"),
-                        attempt + 1,
-                        wait,
-                    )
-                await asyncio.sleep(wait)
-        raise AssertionError("unreachable")
-
-    async def _reply(self, http: Any, body: JsonObject) -> Completion:
+    async def _reply(self, body: JsonObject) -> Completion:
         """Return the reply to a request, or to what is left of it for this server."""
         without = self._without
         why = ""
         while True:
             sent = self._left(body, without)
             try:
-                reply = self._parse(await self._fetch(http, self.route, sent), sent)
-            except _Refused as refusal:
-                refused = _refused(refusal.said, [*body.keys() - self.extra - without, "system"])
+                reply = self._parse(await self.fetch("POST", self.route, sent), sent)
+            except Refused as refusal:
+                refused = _refused(refusal, [*body.keys() - self.extra - without, "system"])
                 if refused is None or not self.adapts or self._left(sent, {refused}) == sent:
                     raise
                 without |= {refused}
@@ -315,56 +199,9 @@ class ChatClient(Options):
         asked = body | self.extra
         return {name: value for name, value in asked.items() if value is not None}
 
-    async def _fetch(self, http: Any, route: str, body: JsonMapping | None) -> bytes:
-        """Send one request in at most ``timeout`` seconds; the bytes of a reply of status 200."""
-        import httpx2
-
-        url = self._url(route)
-        raw = b""
-        try:
-            async with (
-                asyncio.timeout(self.timeout),
-                http.stream("POST" if body else "GET", url, json=body) as response,
-            ):
-                async for piece in response.aiter_raw():  # packed, a few bytes could be gigabytes
-                    raw += piece
-                    if len(raw) > _MAX_BODY:
-                        raise Transient(f"the reply is longer than {_MAX_BODY} bytes")
-        except TimeoutError as error:
-            raise Transient(f"timed out: the reply did not end in {self.timeout:g} s") from error
-        except (OSError, httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise Transient(f"{type(error).__name__}: {error}") from error
-        if self._key:
-            raw = raw.replace(self._key.encode(), b"***")  # some servers echo the key
-        status = response.status_code
-        message = self.hidden(f"HTTP {status}: {_message_in(raw)}")
-        if status != 200:
-            raise self._failure(response, f"{url} (model {self.model!r})", message, raw)
-        return raw
-
-    def _failure(self, response: Any, where: str, message: str, raw: bytes) -> Exception:
-        """Return the error of a reply whose status is not 200."""
-        status = response.status_code
-        if status in _RETRIED or status >= 500:
-            failure = Transient(message)
-            retry_after = response.headers.get("Retry-After", "")
-            if _SECONDS.fullmatch(retry_after):
-                failure.retry_after = float(retry_after)
-            return failure
-        if status in _WRONG_SETUP or 200 < status < 400:
-            return InputError(
-                f"{where}: {message}: {_WRONG_SETUP.get(status, 'it redirects')}",
-                fix=f"check these and ${self.api_key_env}",
-            )
-        refusal = _Refused(f"{where}: {message}")
-        if status in (400, 422):
-            text = raw[:_READ].decode("utf-8", "replace")
-            refusal.said = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
-        return refusal
-
     def _parse(self, raw: bytes, body: JsonMapping) -> Completion:
         reply = read_json(_Chat, raw)
-        server = f"{self._url(self.route)}: {self.model}"
+        server = f"{self.url(self.route)}: {self.model}"
         if reply.tool_calls:
             raise ServiceError(
                 f"{server}'s calls were taken out of its text",
@@ -386,10 +223,14 @@ class ChatClient(Options):
         return Completion((), text, stop)
 
 
-def _refused(said: str, names: Collection[str]) -> str | None:
+def _refused(refusal: Refused, names: Collection[str]) -> str | None:
     """Return which of a request's parts a server's words refuse: what stands nearest to a word that
     refuses; None if none does.
     """
+    if refusal.status not in _UNFIT:
+        return None
+    text = refusal.reply[:_READ].decode("utf-8", "replace")
+    said = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
     words = [found.span() for found in _REFUSES.finditer(said)]
     gaps = []
     for name in _ADAPTED.keys() & set(names):
@@ -434,25 +275,6 @@ def texts_in(value: object) -> Iterator[str]:
         inner = list(value)
     found = [text for item in inner for text in texts_in(item)]
     yield from sorted(found, key=len, reverse=True)
-
-
-def read_json(shape: type[_Shape], raw: bytes) -> _Shape:
-    """Read the fields of a reply; Transient if one is missing or of another type."""
-    try:
-        return shape.model_validate_json(raw, strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise Transient(
-            f"the reply is not as expected ({where} {first['msg']}): {_message_in(raw)!r}"
-        ) from None
-
-
-def _message_in(raw: bytes) -> str:
-    text = raw.decode("utf-8", "replace")
-    with suppress(ValueError, LookupError, TypeError, RecursionError):
-        text = str(json.loads(raw)["error"]["message"])
-    return "".join(char if char.isprintable() else " " for char in text[:_SHOWN]).strip()
 
 
 @dataclass(frozen=True)
@@ -531,68 +353,3 @@ class EndpointOptions(Options):
             for name in ("timeout", "retries", "backoff", "concurrency")
         }
         return ChatClient(url, model, key, extra=dict(extra), **common)
-
-
-_NAMED = (
-    "s",
-    "/s",
-    "bos",
-    "eos",
-    "pad",
-    "unk",
-    "mask",
-    "sop",
-    "eop",
-    "start_of_turn",
-    "end_of_turn",
-    "start_of_image",
-    "end_of_image",
-    "BOS_TOKEN",
-    "EOS_TOKEN",
-    "PAD_TOKEN",
-    "end_of_utterance",
-)
-_BRACKETED = (
-    "INST",
-    "/INST",
-    "SYSTEM_PROMPT",
-    "/SYSTEM_PROMPT",
-    "AVAILABLE_TOOLS",
-    "/AVAILABLE_TOOLS",
-    "TOOL_CALLS",
-    "TOOL_RESULTS",
-    "/TOOL_RESULTS",
-    "TOOL_CONTENT",
-    "CALL_ID",
-    "ARGS",
-    "THINK",
-    "/THINK",
-    "IMG",
-    "IMG_BREAK",
-    "IMG_END",
-    "PREFIX",
-    "MIDDLE",
-    "SUFFIX",
-    "BOS",
-    "EOS",
-    "EOT",
-    "PAD",
-    "UNK",
-    "gMASK",
-    "sMASK",
-)
-
-_MARK = re.compile(
-    r"<(?=[|｜][^\s|｜<>]{1,64}[|｜]>)"  # <|im_start|>, <|eot_id|>, <|channel|>; with wide bars too
-    r"|\[(?=\|[^\s|\[\]]{1,64}\|\])"  # [|assistant|]
-    rf"|<(?=(?:{'|'.join(_NAMED)}|unused\d+|extra_id_\d+)>)"  # <s>, <end_of_turn>
-    rf"|\[(?=(?:{'|'.join(_BRACKETED)})\])"  # [INST]
-    r"|<(?=</?SYS>>)"  # <<SYS>>
-)
-
-
-def break_marks(text: str) -> str:
-    """Put a space into every mark that a server may read as a special token; ``<think>`` and
-    ``<tool_call>`` stay.
-    """
-    return _MARK.sub(lambda found: f"{found[0]} ", text)

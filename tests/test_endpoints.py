@@ -12,11 +12,12 @@ import pytest
 
 from memalpha.agent.codecs import CODECS, make_codec
 from memalpha.agent.step import system_text
-from memalpha.endpoints import ChatClient, break_marks
+from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, MemAlphaError, PartialServiceError, ServiceError
 from memalpha.memory.schema import MemorySchema
 from memalpha.qa import judges, readers
 from memalpha.qa.judges import EndpointAnswerJudge
+from memalpha.text.quoting import break_marks
 from memalpha.training.config import RunOptions
 from memalpha.types import Answer, AnswerRequest, Completion, Question, Sampling, StopReason
 from tests.helpers.stub_server import Fault, completion, error

@@ -24,7 +24,7 @@ PACKAGE = ROOT / "memalpha"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("credentials", "errors", "types"),
     ("files", "plugins", "sandbox"),
-    ("config", "text"),
+    ("config", "http", "text"),
     ("speakers",),
     ("endpoints", "memory", "units"),
     ("conversation",),

@@ -18,8 +18,9 @@ from typing import Annotated, Any
 from pydantic import AliasPath, BaseModel, FailFast, Field
 from transformers import PreTrainedTokenizerBase
 
-from memalpha.endpoints import STOPS, ChatClient, Finish, Transient, read_json
+from memalpha.endpoints import STOPS, ChatClient, Finish
 from memalpha.errors import InputError, PartialServiceError, ServiceError
+from memalpha.http import Transient, read_json
 from memalpha.text.encoding import more_ends
 from memalpha.text.thinking import decoded
 from memalpha.types import Completion, JsonMapping, JsonObject, Prompt, Sampling
@@ -45,8 +46,13 @@ class _Models(BaseModel):
 class _Tokens(ChatClient):
     route = "completions"
     adapts = False
-    tokenizer: PreTrainedTokenizerBase = None
-    vocabulary = 0
+
+    def __init__(
+        self, url: str, tokenizer: PreTrainedTokenizerBase, vocabulary: int, **options: Any
+    ) -> None:
+        super().__init__(url, "base", **options)
+        self.tokenizer = tokenizer
+        self.vocabulary = vocabulary
 
     def _body(self, messages: Sequence[Any], sampling: Sampling, index: int) -> JsonObject:
         return {
@@ -114,12 +120,9 @@ class VLLMServers:
     ) -> None:
         self.wait = wait
         self._clients = [
-            _Tokens(url, "base", timeout=timeout, retries=2, concurrency=concurrency)
+            _Tokens(url, tokenizer, vocabulary, timeout=timeout, retries=2, concurrency=concurrency)
             for url in urls
         ]
-        for client in self._clients:
-            client.tokenizer = tokenizer
-            client.vocabulary = vocabulary
         self._folder: Path | None = None
 
     def awake(self) -> AbstractContextManager[None]:

@@ -1,5 +1,6 @@
 """Texts that are not trusted: ``quote``, ``one_line`` and ``quoted_json`` keep a text inside its
-fence, line or JSON string, also if the tokenizer normalises.
+fence, line or JSON string, also if the tokenizer normalises; ``break_marks`` is for a server that
+tokenises by itself.
 """
 
 import json
@@ -63,3 +64,70 @@ def one_line(text: str) -> str:
 def quoted_json(data: object) -> str:
     """Return data as JSON on one line, not limited to ASCII, safe under NFKC normalisation."""
     return json.dumps(data, ensure_ascii=False).translate(_JSON_ESCAPES)
+
+
+# ------------------------------------------------------------------------------------------------
+# marks of chat templates, in texts for a server that tokenises by itself
+_NAMED_MARKS = (
+    "s",
+    "/s",
+    "bos",
+    "eos",
+    "pad",
+    "unk",
+    "mask",
+    "sop",
+    "eop",
+    "start_of_turn",
+    "end_of_turn",
+    "start_of_image",
+    "end_of_image",
+    "BOS_TOKEN",
+    "EOS_TOKEN",
+    "PAD_TOKEN",
+    "end_of_utterance",
+)
+_BRACKETED_MARKS = (
+    "INST",
+    "/INST",
+    "SYSTEM_PROMPT",
+    "/SYSTEM_PROMPT",
+    "AVAILABLE_TOOLS",
+    "/AVAILABLE_TOOLS",
+    "TOOL_CALLS",
+    "TOOL_RESULTS",
+    "/TOOL_RESULTS",
+    "TOOL_CONTENT",
+    "CALL_ID",
+    "ARGS",
+    "THINK",
+    "/THINK",
+    "IMG",
+    "IMG_BREAK",
+    "IMG_END",
+    "PREFIX",
+    "MIDDLE",
+    "SUFFIX",
+    "BOS",
+    "EOS",
+    "EOT",
+    "PAD",
+    "UNK",
+    "gMASK",
+    "sMASK",
+)
+
+_MARK = re.compile(
+    r"<(?=[|｜][^\s|｜<>]{1,64}[|｜]>)"  # <|im_start|>, <|eot_id|>, <|channel|>; with wide bars too
+    r"|\[(?=\|[^\s|\[\]]{1,64}\|\])"  # [|assistant|]
+    rf"|<(?=(?:{'|'.join(_NAMED_MARKS)}|unused\d+|extra_id_\d+)>)"  # <s>, <end_of_turn>
+    rf"|\[(?=(?:{'|'.join(_BRACKETED_MARKS)})\])"  # [INST]
+    r"|<(?=</?SYS>>)"  # <<SYS>>
+)
+
+
+def break_marks(text: str) -> str:
+    """Put a space into every mark that a server may read as a special token; ``<think>`` and
+    ``<tool_call>`` stay.
+    """
+    return _MARK.sub(lambda found: f"{found[0]} ", text)

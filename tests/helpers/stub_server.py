@@ -1,6 +1,8 @@
 """A stub of an OpenAI-compatible chat server with scripted faults, for tests."""
 
 import json
+import socket
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,6 +42,25 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128  # a full queue costs a client a second
 
+    def __init__(self, *arguments):
+        self.accepted = []  # every connection
+        super().__init__(*arguments)
+
+    def get_request(self):
+        connection, address = super().get_request()
+        self.accepted.append(connection)
+        return connection, address
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exception(), OSError):  # a client may leave at any time
+            super().handle_error(request, client_address)
+
+    def server_close(self):
+        super().server_close()
+        for connection in self.accepted:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
 
 class StubServer:
     """Serves ``script`` fault by fault, then answers with ``reply(body)``; keeps every request.
@@ -72,6 +93,11 @@ class StubServer:
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
 
+    @property
+    def connections(self):
+        """How many connections were accepted so far."""
+        return len(self._http.accepted)
+
     def close(self):
         self.released.set()
         self._http.shutdown()
@@ -81,6 +107,9 @@ class StubServer:
 
 def _handler(stub):
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # a connection is used again
+        disable_nagle_algorithm = True
+
         def do_POST(self):
             stub.asked.append((self.command, self.path))
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -103,6 +132,7 @@ def _handler(stub):
             self.answer(stub.page())
 
         def answer(self, fault):
+            self.close_connection = self.close_connection or fault.hang or fault.cut
             if fault.hang:
                 stub.released.wait(10)
                 return

@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.agent.codecs import make_codec
-from memalpha.endpoints import break_marks
 from memalpha.memory.schema import MemorySchema, presets
 from memalpha.models.registry import MODEL_RECORD, models_dir
 from memalpha.qa.readers import ModelReader, reader_messages
 from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.text.encoding import chat_ids
-from memalpha.text.quoting import one_line, quote, quoted_json
+from memalpha.text.quoting import break_marks, one_line, quote, quoted_json
 from memalpha.types import Chunk, Operation, OperationKind, Question, ReadRequest, ToolCall
 from memalpha.use.store import MemoryStore
 from tests.helpers.hostile_texts import (

@@ -6,13 +6,12 @@ which comes back with what is found: so it is known where a memory is from. Fail
 are tried again; at last they are a ServiceError. A wrong key or address is an InputError.
 """
 
-import logging
-import os
+import json
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 from uuid import uuid4
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
@@ -20,18 +19,15 @@ from typing_extensions import override
 
 from memalpha.agent.rollout import StepCallback
 from memalpha.config import Options
-from memalpha.endpoints import Transient
-from memalpha.errors import InputError, ServiceError
+from memalpha.errors import ServiceError
+from memalpha.http import HTTPClient, Transient, message_in
 from memalpha.measure.systems import Setting, System
 from memalpha.record.measure import IngestedMemory
 from memalpha.types import Chunk, Instance, JsonMapping, Question
 
-log = logging.getLogger(__name__)
 _CHUNK = "memalpha_chunk"  # key of the metadata
 _ROLES = ("user", "assistant")
 _MOST = 1000  # memories of a user that are listed: Mem0's own limit
-_RETRIED = {408, 429}
-_WRONG_SETUP = {401, 403, 404, 405}
 _DONE = "SUCCEEDED"
 _ENDS = (_DONE, "FAILED")  # last states of an event of the platform
 _POLL = 0.5  # seconds between looks at it
@@ -73,14 +69,29 @@ class ServerOptions(Options):
     backoff: PositiveFloat = 1.0  # seconds before the first repetition; doubled each time
 
 
-class MemoryServer:
+class MemoryServer(HTTPClient):
     """Adds, searches and deletes the memories of users at a server."""
+
+    wrong_setup: ClassVar[Mapping[int, str]] = {
+        **HTTPClient.wrong_setup,
+        405: "the URL is of something else",
+    }
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
         self._routes = SHAPES[options.shape]
-        key = os.environ.get(options.api_key_env, "").strip()
-        self._headers = {self._routes.header: self._routes.key.format(key)} if key else {}
+        self.base_url = options.url
+        self.api_key_env = options.api_key_env
+        self.timeout = options.timeout
+        self.retries = options.retries
+        self.backoff = options.backoff
+        self.key_header = self._routes.header
+        self.key_format = self._routes.key
+        self.check()
+
+    @override
+    def advice(self) -> str:
+        return f"check the url, the shape of the server and ${self.api_key_env}"
 
     def add(self, user: str, chunk: Chunk, index: int) -> None:
         """Add a chunk as one message; ServiceError if the platform fails to read it in time."""
@@ -90,7 +101,7 @@ class MemoryServer:
         content = f"[{chunk.time}] {said}" if chunk.time else said
         message = {"role": role.lower(), "content": content}
         body = {"messages": [message], "user_id": user, "metadata": {_CHUNK: index}}
-        reply = self._call("POST", self._routes.add, json=body)
+        reply = self._call("POST", self._routes.add, body)
         if self._options.shape == "platform" and reply.get("event_id"):
             self._wait(str(reply["event_id"]))
 
@@ -104,7 +115,7 @@ class MemoryServer:
         if self._options.shape == "oss":
             body["user_id"] = user  # servers before 2026 take it here alone
         found = []
-        for result in self._results("POST", self._routes.search, json=body)[:k]:
+        for result in self._results("POST", self._routes.search, body)[:k]:
             chunk = (result.get("metadata") or {}).get(_CHUNK)
             found.append((str(result["memory"]), None if chunk is None else int(chunk)))
         return found
@@ -112,17 +123,17 @@ class MemoryServer:
     def memories(self, user: str) -> list[str]:
         """Return the memories of a user, of many the first 1,000."""
         if self._options.shape == "oss":
-            asked = {"user_id": user, "top_k": _MOST}
-            results = self._results("GET", self._routes.memories, params=asked)
+            asked: dict[str, str | int] = {"user_id": user, "top_k": _MOST}
+            results = self._results("GET", self._routes.memories, query=asked)
         else:
             body = {"filters": {"user_id": user}}
             pages = {"page": 1, "page_size": _MOST}
-            results = self._results("POST", self._routes.memories, json=body, params=pages)
+            results = self._results("POST", self._routes.memories, body, pages)
         return [str(result["memory"]) for result in results]
 
     def delete(self, user: str) -> None:
         """Delete all memories of a user."""
-        self._call("DELETE", self._routes.delete, params={"user_id": user})
+        self._call("DELETE", self._routes.delete, query={"user_id": user})
 
     def _wait(self, event: str) -> None:
         end = time.monotonic() + self._options.timeout
@@ -137,9 +148,15 @@ class MemoryServer:
                 fix="a longer timeout, or look into the server's log",
             )
 
-    def _results(self, method: str, route: str, **sent: Any) -> list[JsonMapping]:
+    def _results(
+        self,
+        method: str,
+        route: str,
+        body: JsonMapping | None = None,
+        query: Mapping[str, str | int] | None = None,
+    ) -> list[JsonMapping]:
         """Return the memories in a reply, which is a list or has it under ``results``."""
-        reply = self._call(method, route, **sent)
+        reply = self._call(method, route, body, query)
         results = reply.get("results") if isinstance(reply, Mapping) else reply
         if not isinstance(results, list) or not all("memory" in each for each in results):
             raise ServiceError(
@@ -148,44 +165,23 @@ class MemoryServer:
             )
         return results
 
-    def _call(self, method: str, route: str, **sent: Any) -> Any:
+    def _call(
+        self,
+        method: str,
+        route: str,
+        body: JsonMapping | None = None,
+        query: Mapping[str, str | int] | None = None,
+    ) -> Any:
         """Send a request, again if it failed in passing, and return the JSON of the reply."""
-        options = self._options
-        for attempt in range(options.retries + 1):
+
+        async def ask() -> Any:
+            raw = await self.fetch(method, route, body, query)
             try:
-                return self._send(method, f"{options.url.rstrip('/')}{route}", sent)
-            except Transient as failure:
-                if attempt == options.retries:
-                    message = f"{options.url}{route}: {failure} (after {attempt + 1} attempts)"
-                    raise ServiceError(message) from failure
-                log.warning("%s%s: %s; it is tried again", options.url, route, failure)
-                time.sleep(options.backoff * 2**attempt)
-        raise AssertionError("unreachable")
+                return json.loads(raw) if raw else {}
+            except (ValueError, RecursionError) as error:
+                raise Transient(f"the reply is no JSON: {message_in(raw)}") from error
 
-    def _send(self, method: str, url: str, sent: JsonMapping) -> Any:
-        import httpx2
-
-        try:
-            response = httpx2.request(
-                method, url, headers=self._headers, timeout=self._options.timeout, **sent
-            )
-        except (OSError, httpx2.HTTPError) as error:
-            raise Transient(f"{type(error).__name__}: {error}") from error
-        status = response.status_code
-        message = f"HTTP {status}: {response.text[:_SHOWN]}"
-        if status in _RETRIED or status >= 500:
-            raise Transient(message)
-        if status in _WRONG_SETUP:
-            raise InputError(
-                f"{url}: {message}",
-                fix=f"check the url, the shape of the server and ${self._options.api_key_env}",
-            )
-        if status >= 300:
-            raise ServiceError(f"{url}: {message}")
-        try:
-            return response.json() if response.content else {}
-        except ValueError as error:
-            raise Transient(f"the reply is no JSON: {response.text[:_SHOWN]}") from error
+        return self.run(lambda: self.with_retries(route, ask))
 
 
 # ------------------------------------------------------------------------------------------------

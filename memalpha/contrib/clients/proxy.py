@@ -16,12 +16,10 @@ is not remembered.
 
 import json
 import logging
-import os
 import zlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import unquote
 
@@ -45,6 +43,7 @@ from memalpha.contrib.clients.exchange import (
 )
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError
+from memalpha.http import HIDDEN, open_client, read_key
 from memalpha.types import JsonObject
 from memalpha.use.access import CALLER, Caller, Callers, Problem, ServeConfig
 from memalpha.use.agent import MemoryAgent
@@ -76,7 +75,6 @@ _NOT_PASSED = frozenset(
 )
 _OF_ORIGINS = b"access-control-"
 _SHOWN = 65_536  # most bytes of a refusal that are read
-_HIDDEN = b"***"  # in place of the key
 _BEGINNINGS = (b",", b"[", b"{")  # of a value in JSON
 _MOST_VALUES = (
     1_000_000  # of a chat, as each takes up to 100 times its bytes: photos are long texts
@@ -228,7 +226,7 @@ class _Answer:
         if self._hidden:
             left_out.add(b"content-length")
         response.raw_headers = [
-            (name, value.replace(self._hidden, _HIDDEN) if self._hidden else value)
+            (name, value.replace(self._hidden, HIDDEN.encode()) if self._hidden else value)
             for name, value in headers
             if name not in left_out and not name.startswith(_OF_ORIGINS)
         ]
@@ -237,17 +235,13 @@ class _Answer:
 
 class _Proxy:
     def __init__(self, agent: MemoryAgent, config: ServeConfig, options: ProxyOptions) -> None:
-        key = os.environ.get(ChatClient.api_key_env, "").strip()
+        key = read_key(ChatClient.api_key_env)
         self._key = key.encode()
         self._url = options.upstream.rstrip("/")
         self._model = options.upstream_model
         self._memory = ChatMemory(agent, max_text_tokens=config.max_text_tokens)
-        # packed, a few bytes could be gigabytes
-        headers = {"Accept-Encoding": "identity"}
-        self._http = httpx2.AsyncClient(
-            headers={**headers, "Authorization": f"Bearer {key}"} if key else headers,
-            timeout=options.upstream_seconds,
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # one jar for all users
+        self._http = open_client(
+            {"Authorization": f"Bearer {key}"} if key else {}, timeout=options.upstream_seconds
         )
 
     def endpoint(self, form: ApiForm | None) -> Callable[[Request], Any]:
@@ -411,7 +405,7 @@ async def _without(key: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[by
     """
     held = b""
     async for data in pieces:
-        held = (held + data).replace(key, _HIDDEN)
+        held = (held + data).replace(key, HIDDEN.encode())
         begun = next(size for size in reversed(range(len(key))) if held.endswith(key[:size]))
         end = len(held) - begun
         yield held[:end]
