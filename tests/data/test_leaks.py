@@ -7,7 +7,7 @@ import pytest
 from data_samples import write
 
 from memalpha.data.load import LeakCheck, LeakError, iter_prepared, prepare
-from memalpha.data.source import PERSONA, SUMMARISE, asked_on
+from memalpha.data.published.shared import PERSONA, SUMMARISE, asked_on
 from memalpha.types import Chunk, Instance, Question
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrs"]
