@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from memalpha.data.published.shared import asked_on, keyphrases
+from memalpha.data.published.titles import nearest, read_titles, recommended
 from memalpha.data.rows import Row
 from memalpha.data.source import Draft, Skipped, Source, TextOptions, by_row
-from memalpha.qa.matching import read_titles
-from memalpha.types import Chunk, Question, TokenCounter
+from memalpha.qa.metrics import golden_answers
+from memalpha.types import Answer, Chunk, Question, TokenCounter
 from memalpha.units import cut
 
 _SIZE = re.compile(r"_[0-9]+[A-Za-z]*.*$|\*$")
@@ -113,6 +114,18 @@ def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCo
     items = zip(questions, answers, *map(column, ("type", "id", "date")), strict=True)
     chunks = tuple(map(Chunk, cut(context, options.chunk_tokens, count)))
     return Draft(f"{source} {row.where}", source, chunks).ask(items, question)
+
+
+def recall_at_5(question: Question, answer: Answer) -> float:
+    """Share of the accepted titles among the first five lines of the answer. Source:
+    MemoryAgentBench's recommendations.
+
+    A line counts as the nearest title of the table that the question's ``subject`` names (see
+    ``memalpha.data.published.titles``). InputError if there is no such table.
+    """
+    titles = [nearest(line, question.subject or "") for line in recommended(answer.text)[:5]]
+    golds = golden_answers(question)
+    return sum(gold in titles for gold in golds) / len(golds)
 
 
 SOURCES = [

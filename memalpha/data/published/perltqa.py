@@ -9,8 +9,9 @@ from memalpha.data.chunks import chunked
 from memalpha.data.rows import Row, existing_file, read_json
 from memalpha.data.source import Draft, Skipped, Source, TextOptions, read_each
 from memalpha.errors import SchemaError
+from memalpha.qa.metrics import contained_share, golden_answers
 from memalpha.text import to_iso
-from memalpha.types import Chunk, Question, TokenCounter
+from memalpha.types import Answer, Chunk, Question, TokenCounter
 from memalpha.units import cut
 
 _KEY = re.compile(r"[0-9]+(?:_[0-9]+)+(?:#[0-9]+)?")
@@ -46,10 +47,10 @@ def _perltqa(
             asked += [(section, qa) for qa in values.items(needed=False)]
     if memories[name].data is None:
         return Draft(name, "perltqa", (), [Skipped("person without memories", len(asked))])
-    parts = _memories(Row(f"memories of {name!r}", memories[name].data))
+    remembered = _memories(Row(f"memories of {name!r}", memories[name].data))
     memory = chunked(
         (Chunk(piece, time), keys)
-        for text, time, keys in parts
+        for text, time, keys in remembered
         for piece in cut(text, options.chunk_tokens, count)
     )
     if not memory.chunks:
@@ -130,6 +131,13 @@ def _talks(dialogues: Mapping[str, Row]) -> Iterator[tuple[str, str | None, list
             header = f"[Dialogue, {to_iso(when) or when}]"
             text = "\n".join([header, *map(Row.scalar, lines.items())])
             yield text, to_iso(when), [f"event {name}"]
+
+
+def parts(question: Question, answer: Answer) -> float:
+    """Share of an accepted answer's ``;``-separated parts in the answer; best over the answers.
+    Source: PerLTQA, as published.
+    """
+    return max(contained_share(gold.split(";"), answer.text) for gold in golden_answers(question))
 
 
 SOURCES = [

@@ -13,7 +13,8 @@ from collections import defaultdict
 import pytest
 from data_samples import load, mab_row, memalpha_row, write
 
-from memalpha.qa.matching import read_titles, recommended, stem
+from memalpha.data.published.stems import stem
+from memalpha.data.published.titles import read_titles, recommended
 from memalpha.qa.metrics import score
 from memalpha.types import Answer, Question
 
