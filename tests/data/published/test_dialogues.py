@@ -62,6 +62,21 @@ def test_locomo(tmp_path):
     assert (instance.id, result.skipped) == ("conv-1", {"adversarial, no gold answer": 1})
 
 
+def test_sessions_of_locomo_are_in_the_order_of_their_numbers(tmp_path):
+    def said(text):
+        return [{"speaker": "Ada", "dia_id": "D1:1", "text": text}]
+
+    talk = {"session_10": said("tenth"), "session_2": said("second"), "session_01": said("first")}
+    talk |= {"session_2_date_time": "9:05 am on 2 June, 2023", "session_x": said("none")}
+    row = locomo_sample(conversation=talk)
+    (instance,), _ = load("locomo", write(tmp_path / "locomo.json", [row]))
+    assert [chunk.text for chunk in instance.chunks] == [
+        "[Session 1]\nAda: first",
+        "[Session 2, 2023-06-02T09:05]\nAda: second",
+        "[Session 10]\nAda: tenth",
+    ]
+
+
 @pytest.mark.parametrize(
     ("asked", "wanted"),
     [
