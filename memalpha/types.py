@@ -41,7 +41,7 @@ class Question:
     text: str
     # accepted answers, none where nobody knows; metrics of ``NEED_ALL`` need all of them
     answers: tuple[str, ...] = ()
-    metric: str = "substring"  # a name in ``memalpha.qa.metrics.METRICS``
+    metric: str = "substring"  # one of ``memalpha.qa.metrics.metric_names``, or a judged one
     # e.g. ``single``, ``latest``, ``removed``, ``time``, ``count``; any other name is allowed
     kind: str = "single"
     # who or what the answer must belong to; for ``recall_at_5`` the file of all titles

@@ -165,6 +165,32 @@ def test_one_store_is_below_all_that_use_a_memory():
     assert opening == {"memalpha.use.store"}
 
 
+# What loaders of published sets may import of the room of data; and those that read another set's
+# files, too.
+SHARED = {"chunks", "rows", "source"} | {
+    f"published.{name}" for name in ("labelled", "multihop", "shared", "stems", "titles")
+}
+OTHER_SETS = {"locomo_plus": "published.locomo", "mem_alpha": "published.memoryagentbench"}
+
+
+def test_a_loader_of_a_published_set_imports_no_other_set():
+    published = "memalpha.data.published."
+    edges = graph(PACKAGE)
+    readers = {name for name, targets in edges.items() if any(published in to for to in targets)}
+    assert {name for name in readers if published not in name} == {
+        "memalpha.data.load",
+        "memalpha.contrib.importing.chats",
+    }
+    wrong = []
+    for name in filter(lambda name: name.startswith(published), edges):
+        home = name.removeprefix(published)
+        allowed = SHARED | {OTHER_SETS.get(home, "")}
+        for target in edges[name]:
+            if room(target) == "data" and target.removeprefix("memalpha.data.") not in allowed:
+                wrong.append(f"{name} imports {target}")
+    assert wrong == []
+
+
 SNIPPET = """
 import sys, time
 began = time.process_time()

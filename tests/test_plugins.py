@@ -312,3 +312,54 @@ def test_an_adapter_that_searches_needs_a_reader_that_does(tmp_path, monkeypatch
     monkeypatch.setattr(readers, "find_plugins", lambda group: {})
     with pytest.raises(InputError, match="searches 2 times, and no installed package"):
         readers.open_reader(tmp_path, 9, len, lambda _: Mock(), searches=2)
+
+
+# ------------------------------------------------------------------------------------------------
+# metrics
+GRADE = """
+import sys
+sys.path.append(sys.argv[1])
+from memalpha.errors import InputError
+from memalpha.qa.metrics import metric_names, score
+from memalpha.types import Answer, Question
+
+assert "memalpha.data" not in sys.modules
+for metric in sys.argv[2:]:
+    try:
+        print(score(Question("?", ("two cats", "x"), metric), Answer("cat, two")))
+    except InputError as error:
+        print(error)
+"""
+
+
+def grade(site, point, *metrics):
+    """Install a package with one entry point for metrics, and score an answer by some metrics in a
+    process that has loaded no data source."""
+    (site / "grading.py").write_text(
+        "def letters(question, answer):\n    return len(answer.text) / 16"
+    )
+    install(site, "grading", point, "memalpha.metrics")
+    command = [sys.executable, "-c", GRADE, str(site), *metrics]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_metrics_of_published_sets_and_of_a_package_are_found_where_no_loader_was_imported(
+    tmp_path,
+):
+    scores = grade(tmp_path, "letters = grading:letters", "letters", "stemmed_f1", "parts", "f1")
+    assert scores.split() == ["0.5", "1.0", "0.0", "0.5"]
+
+
+@pytest.mark.parametrize(
+    ("point", "metric", "said"),
+    [
+        ("letters = no_such_module_here:letters", "letters", "No module named 'no_such_module_here'"),
+        ("letters = grading:letters", "lettres", "absent, letters, parts, recall_at_5, stemmed_f1"),
+        ("f1 = grading:letters", "lettres", "an entry point 'f1': grading:letters"),
+        ("parts = grading:letters", "parts", "'parts': grading:letters and memalpha.data.published"),
+    ],
+)  # fmt: skip
+def test_a_metric_that_is_none_or_has_a_taken_name_is_refused(tmp_path, point, metric, said):
+    assert said in grade(tmp_path, point, metric)

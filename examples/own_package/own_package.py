@@ -7,14 +7,13 @@ from typer import Typer, echo
 
 from memalpha import MemorySchema
 from memalpha.data.rows import Row
-from memalpha.data.source import CommonOptions, Draft, Skipped, Source, by_row
+from memalpha.data.source import CommonOptions, Draft, Source, by_row
 from memalpha.types import Chunk, Question, TokenCounter
 
 
 def read_line(row: Row, options: CommonOptions, count: TokenCounter) -> Draft:
     """A line {"text": ..., "question": ..., "answer": ...} is a chunk and its question."""
-    answers = row["answer"].answers()
-    question = Question(row["question"].text(), answers) if answers else Skipped("empty answer")
+    question = Question(row["question"].text(), row["answer"].answers())
     return Draft(row.where, "lines", (Chunk(row["text"].text()),), [question])
 
 

@@ -49,8 +49,8 @@ def prepare(
     ] = False,
 ) -> None:
     """Make a folder of instances from a data set. Needs: its original file, if any."""
+    from memalpha.data.chunks import count_words_and_signs, tokenizer_counter
     from memalpha.data.load import prepare as prepare_folder
-    from memalpha.data.source import count_words_and_signs, tokenizer_counter
     from memalpha.models import resolve_model
 
     pairs = [text.partition("=") for text in option]

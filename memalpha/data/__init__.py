@@ -1,3 +1,3 @@
 """What the agent learns and is measured on: instances and their file format, the generators, and
-one module a source.
+loaders of published sets.
 """

@@ -16,19 +16,34 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha import __version__
-from memalpha.data import (
+from memalpha.data import natural, synthetic, toy
+from memalpha.data.chunks import apart, count_words_and_signs
+from memalpha.data.published import (
+    babi,
+    banking77,
     beam,
-    dialogues,
-    labelled,
+    booksum,
+    clinc150,
+    csabstruct,
+    hotpotqa,
+    hwu64,
+    locomo,
     locomo_plus,
-    natural,
+    longmemeval,
+    mem_alpha,
+    memoryagentbench,
+    msc,
+    musique,
+    perltqa,
+    pubmed_rct,
+    qmsum,
     sgd,
-    synthetic,
-    texts,
-    toy,
+    squad,
+    trec,
 )
+from memalpha.data.published.shared import as_asked
 from memalpha.data.rows import PARQUET_NAME, iter_parquet, read_instances, write_parquet
-from memalpha.data.source import Source, Tally, apart, as_asked, count_words_and_signs
+from memalpha.data.source import Source, Tally
 from memalpha.errors import InputError, SchemaError, from_extra
 from memalpha.files import file_sha256, replacing_folder
 from memalpha.plugins import GROUPS, find_plugins, load_plugin
@@ -289,7 +304,12 @@ class _NearIndex:
 
 MANIFEST_NAME = "manifest.json"
 _TOKENS = ("chunks", "questions", "longest_chunk")
-_MODULES = (texts, dialogues, locomo_plus, beam, labelled, sgd, natural, synthetic, toy)
+_MODULES = (
+    *(squad, hotpotqa, musique, babi, booksum, qmsum, memoryagentbench, mem_alpha),
+    *(perltqa, locomo, longmemeval, msc, locomo_plus, beam),
+    *(trec, banking77, clinc150, hwu64, pubmed_rct, csabstruct),
+    *(sgd, natural, synthetic, toy),
+)
 SOURCES: Mapping[str, Source] = {
     source.name: source for module in _MODULES for source in module.SOURCES
 }

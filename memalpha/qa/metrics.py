@@ -1,13 +1,13 @@
-"""Metrics: scores of an answer to a question in [0, 1], pure functions listed in ``METRICS``.
+"""Metrics: scores of an answer to a question in [0, 1], pure functions.
 
-A metric never raises for an answer; InputError is for a question that it cannot score. Sources:
+``METRICS`` lists those of several data sets. Those of one published set stand beside its loader
+(``memalpha.data.published``), and are found by entry points, as are those of other packages. A
+metric never raises for an answer; InputError is for a question that it cannot score. Sources:
 Mem-alpha (arXiv 2509.25911, its repository's ``evaluate_agent_results.py``) for ``substring``,
-``parts``, ``boxed`` and ``keywords``; SQuAD (its ``evaluate-v1.1.py``) for ``exact_match`` and
-``f1``; LoCoMo (its ``task_eval/evaluation.py``) for ``stemmed_f1``, ``stemmed_list_f1`` and
-``unmentioned``; MemoryAgentBench (its ``utils/eval_other_utils.py``) for ``recall_at_5`` and
-``substring_all``; the others are this project's. docs/data.md lists how each differs from its
-source. Not covered: paraphrase (metric ``judge``, see ``memalpha.qa.judges``), languages without
-spaces.
+``boxed`` and ``keywords``; SQuAD (its ``evaluate-v1.1.py``) for ``exact_match`` and ``f1``;
+MemoryAgentBench (its ``utils/eval_other_utils.py``) for ``substring_all``, which readers know, too
+(``NEED_ALL``); the others are this project's. docs/data.md lists how each differs from its source.
+Not covered: paraphrase (metric ``judge``, see ``memalpha.qa.judges``), languages without spaces.
 """
 
 import re
@@ -15,12 +15,13 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from memalpha.errors import InputError
-from memalpha.qa.matching import nearest, recommended, stem
+from memalpha.plugins import find_plugins, load_plugin, plugin_names
 from memalpha.types import Answer, Question
 
+GROUP = "memalpha.metrics"  # entry points of metrics; memalpha.plugins lists what they name
 JUDGE = "judge"  # metric of questions that an ``AnswerJudge`` decides; not in ``METRICS``
 # the same, point by point: the share of a question's answers that the judge finds met
 RUBRIC = "rubric"
@@ -30,7 +31,6 @@ LABEL_METRICS = frozenset({"boxed", "label"})
 
 _WORD = re.compile(r"(?<!\w)-\d\w*|\b\w-(?!\w)|\w+[+#]*")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_LOCOMO_ARTICLES = re.compile(r"\b(a|an|the|and)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _BOXED = re.compile(r"\A\\boxed\s*\{\s*([+-]?[0-9]{1,18})\s*\}")
 _BARE = re.compile(r"\A\s*(?:answer:\s*)?[\"']?([0-9]{1,18})[\"']?\s*\Z", re.IGNORECASE)
@@ -48,8 +48,6 @@ _NOTHING_KNOWN = (
     "cannot be determined|gave up|given up|has no|have no"
 ).split("|")
 """Phrases of a generated answer that mean "none"; so does an answer that begins with "no"."""
-
-_UNMENTIONED = ("not mentioned", "no information available")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -92,7 +90,8 @@ def _contained(gold: str, text: str) -> bool:
     return needle in normalise(text) or needle in text.lower()
 
 
-def _golds(question: Question) -> tuple[str, ...]:
+def golden_answers(question: Question) -> tuple[str, ...]:
+    """Return the accepted answers; InputError if there is none, or one is blank."""
     if not question.answers or not all(answer.strip() for answer in question.answers):
         raise InputError(
             f"question {question.text!r} has answers {list(question.answers)}",
@@ -109,7 +108,7 @@ def substring(question: Question, answer: Answer) -> float:
     Both normalised, by characters (as published).
     """
     texts = answer.passages if answer.passages is not None else (answer.text,)
-    return float(any(_contained(gold, text) for gold in _golds(question) for text in texts))
+    return float(any(_contained(gold, text) for gold in golden_answers(question) for text in texts))
 
 
 def substring_all(question: Question, answer: Answer) -> float:
@@ -118,13 +117,13 @@ def substring_all(question: Question, answer: Answer) -> float:
     Source: MemoryAgentBench's EventQA.
     """
     texts = answer.passages if answer.passages is not None else (answer.text,)
-    golds = _golds(question)
+    golds = golden_answers(question)
     return float(all(any(_contained(gold, text) for text in texts) for gold in golds))
 
 
 def exact_match(question: Question, answer: Answer) -> float:
     """1 if the answer equals an accepted answer, both normalised. Source: SQuAD."""
-    return float(normalise(answer.text) in {normalise(gold) for gold in _golds(question)})
+    return float(normalise(answer.text) in {normalise(gold) for gold in golden_answers(question)})
 
 
 def f1(question: Question, answer: Answer) -> float:
@@ -132,70 +131,13 @@ def f1(question: Question, answer: Answer) -> float:
     Source: SQuAD.
     """
     given = normalise(answer.text).split()
-    return max(_f1(given, normalise(gold).split()) for gold in _golds(question))
+    return max(word_f1(given, normalise(gold).split()) for gold in golden_answers(question))
 
 
-def _f1(left: Sequence[str], right: Sequence[str]) -> float:
+def word_f1(left: Sequence[str], right: Sequence[str]) -> float:
+    """Return the harmonic mean of precision and recall of words; 0 if there are none."""
     common = Counter(left) & Counter(right)
     return 2 * common.total() / max(1, len(left) + len(right))
-
-
-def stemmed_f1(question: Question, answer: Answer) -> float:
-    """F1 of word stems, without articles and "and", best over the accepted answers. Source:
-    LoCoMo's categories 2 to 4.
-    """
-    stems = _stems(answer.text)
-    return max(_f1(stems, _stems(gold)) for gold in _golds(question))
-
-
-def stemmed_list_f1(question: Question, answer: Answer) -> float:
-    """Mean over an accepted answer's parts of the best F1 with a part of the answer.
-
-    Parts are cut at commas; best over the answers. Source: LoCoMo's category 1. F1 as in
-    ``stemmed_f1``.
-    """
-    return max(_list_f1(answer.text.split(","), gold.split(",")) for gold in _golds(question))
-
-
-def _list_f1(given: Sequence[str], wanted: Sequence[str]) -> float:
-    best = (max(_f1(_stems(part), _stems(gold)) for part in given) for gold in wanted)
-    return sum(best) / len(wanted)
-
-
-@lru_cache(maxsize=8192)
-def _stems(text: str) -> tuple[str, ...]:
-    lowered = text.lower().translate(_PUNCTUATION)
-    return tuple(map(stem, _LOCOMO_ARTICLES.sub(" ", lowered).split()))
-
-
-def unmentioned(question: Question, answer: Answer) -> float:
-    """1 if the answer has one of two phrases for what was never said, or equals an accepted answer.
-    Source: LoCoMo's category 5.
-
-    There the two phrases alone count. The accepted answers are what this project's readers write
-    instead, and the answer of the few questions that have one.
-    """
-    text = answer.text.lower()
-    return float(any(phrase in text for phrase in _UNMENTIONED) or exact_match(question, answer))
-
-
-def recall_at_5(question: Question, answer: Answer) -> float:
-    """Share of the accepted titles among the first five lines of the answer. Source:
-    MemoryAgentBench's recommendations.
-
-    A line counts as the nearest title of the table that the question's ``subject`` names (see
-    ``memalpha.qa.matching``). InputError if there is no such table.
-    """
-    titles = [nearest(line, question.subject or "") for line in recommended(answer.text)[:5]]
-    golds = _golds(question)
-    return sum(gold in titles for gold in golds) / len(golds)
-
-
-def parts(question: Question, answer: Answer) -> float:
-    """Share of an accepted answer's ``;``-separated parts in the answer; best over the answers.
-    Source: PerLTQA, as published.
-    """
-    return max(_share(gold.split(";"), answer.text) for gold in _golds(question))
 
 
 def keywords(question: Question, answer: Answer) -> float:
@@ -203,10 +145,11 @@ def keywords(question: Question, answer: Answer) -> float:
 
     Source: BookSum and InfBench-Sum, as published.
     """
-    return _share(_golds(question), answer.text)
+    return contained_share(golden_answers(question), answer.text)
 
 
-def _share(golds: Iterable[str], text: str) -> float:
+def contained_share(golds: Iterable[str], text: str) -> float:
+    """Return the share of the phrases, blank ones aside, that a text contains as ``substring``."""
     wanted = [gold for gold in golds if gold.strip()]
     return sum(_contained(gold, text) for gold in wanted) / len(wanted) if wanted else 0.0
 
@@ -246,7 +189,7 @@ def _boxed(text: str) -> int | None:
 
 
 def _labels(question: Question) -> set[int]:
-    golds = _golds(question)
+    golds = golden_answers(question)
     wrong = [gold for gold in golds if not _LABEL.fullmatch(gold)]
     if wrong:
         raise InputError(
@@ -266,7 +209,7 @@ def bound(question: Question, answer: Answer) -> float:
         ``bound_all`` and ``absent``.
     Generated answer: it contains an accepted answer and no stale value.
     """
-    golds = _golds(question)
+    golds = golden_answers(question)
     texts = _about_subject(question, answer)
     return float(
         any(contains(text, gold) for text in texts for gold in golds)
@@ -280,7 +223,7 @@ def bound_all(question: Question, answer: Answer) -> float:
     Passages: each answer is in a passage with the subject. Generated answer: it contains all; for
         "how many" it may also be just their number, in digits or as a word up to twenty.
     """
-    golds = _golds(question)
+    golds = golden_answers(question)
     texts = _about_subject(question, answer)
     if gives_stale(question, answer):
         return 0.0
@@ -348,11 +291,6 @@ METRICS: dict[str, Callable[[Question, Answer], float]] = {
         substring_all,
         exact_match,
         f1,
-        stemmed_f1,
-        stemmed_list_f1,
-        unmentioned,
-        recall_at_5,
-        parts,
         boxed,
         label,
         keywords,
@@ -367,6 +305,17 @@ NEED_ALL = frozenset({"bound_all", "keywords", "substring_all"})
 """Metrics for which the question's answers are parts of one answer, not spellings of it."""
 
 
+def metric_names() -> list[str]:
+    """Return the names of all metrics that need no judge: of ``METRICS``, then of entry points."""
+    return plugin_names(GROUP, METRICS)
+
+
+@cache
+def _find(name: str) -> Callable[[Question, Answer], float]:
+    metric: Callable[[Question, Answer], float] = load_plugin(find_plugins(GROUP)[name])
+    return metric
+
+
 def check_metric(name: str, *, judged: bool = False) -> None:
     """Raise InputError unless ``name`` is a metric, or one of ``JUDGED`` where there is a judge."""
     if name in JUDGED and not judged:
@@ -375,10 +324,10 @@ def check_metric(name: str, *, judged: bool = False) -> None:
             expected="an answer judge",
             fix="configure one, or give the questions another metric",
         )
-    if name not in METRICS and name not in JUDGED:
+    if name not in METRICS and name not in JUDGED and name not in find_plugins(GROUP):
         raise InputError(
             f"unknown metric {name!r}",
-            expected=f"one of {', '.join(METRICS)}, {JUDGE} or {RUBRIC}",
+            expected=f"one of {', '.join(metric_names())}, {JUDGE} or {RUBRIC}",
         )
 
 
@@ -387,5 +336,6 @@ def score(question: Question, answer: Answer) -> float:
 
     InputError if the metric is unknown or cannot score the question.
     """
-    check_metric(question.metric)
-    return METRICS[question.metric](question, answer)
+    name = question.metric
+    check_metric(name)
+    return METRICS[name](question, answer) if name in METRICS else _find(name)(question, answer)

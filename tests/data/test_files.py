@@ -404,6 +404,24 @@ def test_finish_limits_numbers_and_accounts_for_all():
     }
 
 
+def test_a_question_without_an_answer_and_one_that_cannot_be_read_are_left_out_and_counted():
+    def read(text):
+        if text == "odd":
+            raise SchemaError("odd text", expected="another")
+        return Question(f"q {text}", tuple(text.split()))
+
+    asked = draft("a", Skipped("seen", 0), 7).ask(["b c", "", "odd", "d"], read)
+    tally = Tally()
+    (instance,) = tally.instances(finish([asked], CommonOptions(), 1))
+    assert instance.questions == (
+        Question("q7", ("a",), id="0"),
+        Question("q b c", ("b", "c"), id="1"),
+        Question("q d", ("d",), id="4"),
+    )
+    assert tally.skipped == {"empty answer": 1, "malformed": 1}
+    assert tally.problems == ["odd text; expected: another"]
+
+
 PAIRS = [(f"sentence {n} speaks of topic {n % 3}", str(n % 3)) for n in range(30)]
 LABELLED = {"questions": 5, "chunk_tokens": 20}
 CASES = [

@@ -6,7 +6,7 @@ import unicodedata
 import pytest
 
 from memalpha.data.load import LeakCheck, LeakError, iter_prepared, prepare
-from memalpha.data.source import PERSONA, SUMMARISE, asked_on
+from memalpha.data.published.shared import PERSONA, SUMMARISE, asked_on
 from memalpha.types import Chunk, Instance, Question
 from tests.helpers.data_samples import write
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data.source import (
+from memalpha.data.chunks import (
     Packed,
     Session,
     Turn,

@@ -8,9 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from memalpha.data.chunks import count_words_and_signs
 from memalpha.data.load import get_source
 from memalpha.data.rows import instance_to_json
-from memalpha.data.source import Tally, count_words_and_signs
+from memalpha.data.source import Tally
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema

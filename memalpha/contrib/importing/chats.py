@@ -30,6 +30,7 @@ from memalpha.contrib.importing.items import (
 )
 from memalpha.contrib.importing.trees import Node, id_of, is_tree, live_branch, parent_of
 from memalpha.conversation.messages import ASSISTANT, UNREAD, USER, Utterance
+from memalpha.data.published.locomo import numbered_sessions, with_caption
 from memalpha.text.times import moment
 
 NO_MESSAGES = "conversation without messages"
@@ -667,35 +668,25 @@ def _by_owner(
 
 # ------------------------------------------------------------------------------------------------
 # dialogues in sessions, as LoCoMo has them: two people talk, and both are users
-_SESSION = re.compile(r"session_([0-9]+)")
-
-
-def _by_number(session: re.Match[str]) -> tuple[int, str]:
-    digits = session[1].lstrip("0")
-    return len(digits), digits
-
-
 def is_locomo(value: Any) -> bool:
     """Whether it is a dialogue with ``session_1``, or holds one."""
     talk = fields(value).get("conversation", value)
-    return any(_SESSION.fullmatch(key) for key in fields(talk))
+    return bool(numbered_sessions(fields(talk)))
 
 
 def locomo(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     """Read dialogues with ``session_N`` and ``session_N_date_time``."""
     for value in map(fields, values):
         talk = fields(value.get("conversation", value))
-        numbers = [match for match in map(_SESSION.fullmatch, talk) if match]
         told: list[Utterance] = []
-        for session in sorted(numbers, key=_by_number):
-            time = time_of(talk.get(f"{session[0]}_date_time"))
-            for place, turn in enumerate(map(fields, listed(talk[session[0]])), start=1):
-                caption = clean(turn.get("blip_caption"))
-                text = f"{clean(turn.get('text'))}{f' [shows {caption}]' if caption else ''}"
+        for number, turns, date in numbered_sessions(talk):
+            time = time_of(date)
+            for place, turn in enumerate(map(fields, listed(turns)), start=1):
+                text = with_caption(clean(turn.get("text")), clean(turn.get("blip_caption")))
                 speaker = clean(turn.get("speaker"))
-                name = str(turn.get("dia_id") or f"D{session[1]}:{place}")
-                if text.strip() and speaker:
-                    told.append(Utterance(USER, text.strip(), speaker, time, name))
+                name = str(turn.get("dia_id") or f"D{number}:{place}")
+                if text and speaker:
+                    told.append(Utterance(USER, text, speaker, time, name))
                 else:
                     skipped[NO_TEXT] += 1
         if told:

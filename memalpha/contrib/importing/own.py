@@ -21,16 +21,8 @@ from pydantic import Field, PositiveInt
 from memalpha.contrib.importing.exports import Export
 from memalpha.contrib.importing.items import Chat
 from memalpha.conversation.messages import Utterance
-from memalpha.data.source import (
-    Draft,
-    Loaded,
-    Session,
-    Skipped,
-    Source,
-    TextOptions,
-    Turn,
-    dialogue_chunks,
-)
+from memalpha.data.chunks import Session, Turn, dialogue_chunks
+from memalpha.data.source import Draft, Loaded, Skipped, Source, TextOptions
 from memalpha.errors import InputError
 from memalpha.files import path_of
 from memalpha.qa.metrics import contains, words

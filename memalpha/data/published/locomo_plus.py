@@ -14,20 +14,11 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from memalpha.data.dialogues import locomo_sessions
+from memalpha.data.chunks import Session, Turn, dialogue_chunks
+from memalpha.data.published.locomo import locomo_sessions
+from memalpha.data.published.shared import asked_on
 from memalpha.data.rows import Row, existing_file, path_exists, read_json
-from memalpha.data.source import (
-    Draft,
-    Loaded,
-    Metric,
-    Session,
-    Source,
-    TextOptions,
-    Turn,
-    asked_on,
-    dialogue_chunks,
-    read_each,
-)
+from memalpha.data.source import Draft, Loaded, Metric, Source, TextOptions, read_each
 from memalpha.errors import SchemaError
 from memalpha.qa.metrics import JUDGE
 from memalpha.text.times import to_iso

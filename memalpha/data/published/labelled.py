@@ -1,5 +1,4 @@
-"""Classification sets as instances: learn the label numbers from examples, then label new
-sentences.
+"""What classification sets share: learn the label numbers from examples, then label new sentences.
 
 As published for Mem-alpha (arXiv 2509.25911), with label numbers drawn per instance; option
 ``examples`` takes them from a file, as in MemoryAgentBench (arXiv 2507.05257). An input sentence is
@@ -11,23 +10,21 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import zip_longest
-from pathlib import Path
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from memalpha.data.rows import Row, existing_file, iter_rows, path_exists, read_json, text_lines
+from memalpha.data.chunks import chunked
+from memalpha.data.published.shared import ASK_LABEL
+from memalpha.data.rows import Row, text_lines
 from memalpha.data.source import (
-    ASK_LABEL,
     EMPTY_ANSWER,
     CommonOptions,
     Draft,
     Metric,
     Skipped,
     Source,
-    chunked,
     read_each,
 )
 from memalpha.errors import InputError, SchemaError
@@ -61,68 +58,6 @@ class _Sentence(NamedTuple):
 _Pool = dict[str, _Sentence]  # the distinct sentences of a split in order, by key
 
 
-# ------------------------------------------------------------------------------------------------
-# readers: (source, split) to rows with the fields text, label and perhaps split
-def _table(source: str, split: str) -> Iterator[Row]:
-    for row in iter_rows(source, split):
-        data = row.data
-        if isinstance(data, Mapping):
-            data = {**data, "label": data.get("category")}
-        yield replace(row, data=data)
-
-
-def _lines_of(pattern: str) -> Callable[[str, str], Iterator[Row]]:
-    """Return a reader of lines of the form of a pattern with the groups ``label`` and ``text``."""
-
-    def read(source: str, split: str) -> Iterator[Row]:
-        for row in text_lines(source):
-            line = str(row.data).strip()
-            match = re.fullmatch(pattern, line)
-            if line and not line.startswith("###"):
-                yield Row(row.where, match.groupdict() if match else line, form=f"/{pattern}/")
-
-    return read
-
-
-def _parallel(source: str, split: str) -> Iterator[Row]:
-    """Read HWU64: a folder of ``seq.in`` and ``label``, or a folder of such folders, one a
-    split.
-    """
-    folder = Path(source, split) if path_exists(f"{source}/{split}") else Path(source)
-    files = (text_lines(str(folder / name)) for name in ("seq.in", "label"))
-    for text, label in zip_longest(*files):
-        if text is None or label is None:
-            where = f"{(text or label).where} of {folder}"
-            raise SchemaError(
-                f"{where} has no line beside it in the other file",
-                expected="seq.in and label with as many lines",
-            )
-        if text.string() or label.string():
-            yield Row(text.where, {"text": text.data, "label": label.data})
-
-
-def _clinc(source: str, split: str) -> Iterator[Row]:
-    for name, pairs in read_json(existing_file(source)).fields().items():
-        for number, pair in enumerate(pairs.items()):
-            data = pair.data
-            if isinstance(data, list) and len(data) == 2:
-                data = {"text": data[0], "label": data[1], "split": name}
-            yield Row(f"{pairs.where} {name}[{number}]", data, form="[text, label]")
-
-
-def _abstracts(source: str, split: str) -> Iterator[Row]:
-    for row in iter_rows(source, split):
-        fields = row.data if isinstance(row.data, Mapping) else {}
-        texts, labels = fields.get("sentences"), fields.get("labels")
-        if not isinstance(texts, list) or not isinstance(labels, list) or len(texts) != len(labels):
-            form = "lists 'sentences' and 'labels' of one length"
-            yield Row(row.where, [texts, labels], form=form)
-            continue
-        for number, (text, label) in enumerate(zip(texts, labels, strict=True)):
-            yield Row(f"{row.where} sentence {number}", {"text": text, "label": label})
-
-
-# ------------------------------------------------------------------------------------------------
 def _read_pool(
     rows: Iterable[Row],
     source: str,
@@ -182,6 +117,19 @@ def _queues(pool: _Pool, rng: random.Random) -> tuple[list[_Sentence], dict[str,
     return order, queues
 
 
+def labelled_lines(pattern: str) -> Callable[[str, str], Iterator[Row]]:
+    """Return a reader of lines of the form of a pattern with the groups ``label`` and ``text``."""
+
+    def read(source: str, split: str) -> Iterator[Row]:
+        for row in text_lines(source):
+            line = str(row.data).strip()
+            match = re.fullmatch(pattern, line)
+            if line and not line.startswith("###"):
+                yield Row(row.where, match.groupdict() if match else line, form=f"/{pattern}/")
+
+    return read
+
+
 @dataclass(frozen=True, slots=True)
 class LabelledSet:
     """A set and its loader: published ``chunk_tokens`` (or of the most similar set), ``word`` for a
@@ -189,6 +137,7 @@ class LabelledSet:
     """
 
     name: str
+    # (source, split) to rows with the fields text, label and perhaps split
     read: Callable[[str, str], Iterator[Row]]
     chunk_tokens: int
     word: str = "Sentence"
@@ -222,6 +171,10 @@ class LabelledSet:
         asked, skipped = _read_pool(rows, source, options.split, check, pools.get("held_out", {}))
         yield from skipped
         yield from self._drafts(asked, shown, options, limit, seed, count)
+
+    def source(self, form: str) -> Source:
+        """Return the set as a data source; ``form`` says what its files are."""
+        return Source(self.name, form, self, ClassificationOptions)
 
     def example(self, text: str, number: int) -> str:
         """Return a sentence with its label number, as written in a chunk."""
@@ -336,22 +289,3 @@ def _draw_examples(
 
 def _label_order(name: str) -> tuple[int, str]:
     return (len(name), name) if name.isdigit() else (0, name)
-
-
-_COARSE = _lines_of(r"(?P<label>[A-Z]+):\S+\s+(?P<text>.*)")
-_FINE = _lines_of(r"(?P<label>[A-Z]+:\S+)\s+(?P<text>.*)")
-_ROLES = _lines_of(r"(?P<label>[^\t]*)\t(?P<text>.*)")
-_SETS = {
-    LabelledSet("trec_coarse", _COARSE, 390): "TREC question types, 6 labels: COARSE:fine sentence",
-    LabelledSet("trec_fine", _FINE, 390, kind="[^:]+"): ("TREC, 50 labels: the same lines"),
-    LabelledSet("banking77", _table, 611, kind="(?!)"): ("BANKING77 intents: CSV text,category"),
-    LabelledSet("clinc150", _clinc, 611, kind="oos$"): ("CLINC150: data_full.json"),
-    LabelledSet("hwu64", _parallel, 611, kind="[^_]+"): ("HWU64: a folder of seq.in and label"),
-    LabelledSet("pubmed_rct", _ROLES, 1676, "Sample"): (
-        "PubMed-RCT roles of sentences: lines of LABEL<tab>sentence"
-    ),
-    LabelledSet("csabstruct", _abstracts, 1676, "Sample"): (
-        "CSAbstruct roles of sentences: JSON Lines"
-    ),
-}
-SOURCES = [Source(each.name, form, each, ClassificationOptions) for each, form in _SETS.items()]

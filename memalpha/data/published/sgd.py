@@ -17,19 +17,9 @@ from typing import Literal, NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from memalpha.data.chunks import Session, Turn, dialogue_chunks
 from memalpha.data.rows import Row, data_files, iter_rows, path_exists
-from memalpha.data.source import (
-    Bounds,
-    CommonOptions,
-    Draft,
-    Session,
-    Skipped,
-    Source,
-    Turn,
-    dialogue_chunks,
-    read_each,
-    sort_out,
-)
+from memalpha.data.source import Bounds, CommonOptions, Draft, Skipped, Source, read_each
 from memalpha.qa.metrics import bound, contains, words
 from memalpha.types import Answer, Chunk, Fact, FactAction, Question, TokenCounter
 
@@ -155,8 +145,12 @@ def _load_sgd(
     known = _schema(Path(options.unseen_in)) if options.unseen_in else {}
     services = {service for service, _ in known}
     rows = (row for file in files for row in iter_rows(str(file)))
-    dialogues, skipped = sort_out(read_each(rows, _dialogue, schema))
-    yield from skipped
+    dialogues = []
+    for item in read_each(rows, _dialogue, schema):
+        if isinstance(item, Skipped):
+            yield item
+        else:
+            dialogues.append(item)
     rng = random.Random(f"sgd:{split}:{seed}")
     pool = [
         dialogue

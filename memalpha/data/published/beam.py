@@ -12,20 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from memalpha.data.chunks import Session, Turn, dialogue_chunks
 from memalpha.data.rows import Row, iter_rows, path_exists, read_json
-from memalpha.data.source import (
-    EMPTY_ANSWER,
-    Draft,
-    Loaded,
-    Metric,
-    Session,
-    Skipped,
-    Source,
-    TextOptions,
-    Turn,
-    dialogue_chunks,
-    read_each,
-)
+from memalpha.data.source import Draft, Metric, Skipped, Source, TextOptions, read_each
 from memalpha.errors import InputError
 from memalpha.qa.metrics import RUBRIC
 from memalpha.text.times import to_iso
@@ -54,7 +43,9 @@ class BeamOptions(TextOptions):
     metric: Metric = RUBRIC
 
 
-def _load(source: str, options: BeamOptions, seed: int, count: TokenCounter) -> Iterator[Loaded]:
+def _load(
+    source: str, options: BeamOptions, seed: int, count: TokenCounter
+) -> Iterator[Draft | Skipped]:
     is_folder = path_exists(source) and Path(source).is_dir()
     rows = _folder_rows(Path(source)) if is_folder else iter_rows(source, options.split)
     return read_each(rows, _chat, options, count)
@@ -90,7 +81,7 @@ def _chat(row: Row, options: BeamOptions, count: TokenCounter) -> Draft:
     sessions = _sessions(row["chat"])
     dialogue = dialogue_chunks(sessions, options.chunk_tokens, count, turns=options.turns)
 
-    def question(item: tuple[str, Row]) -> Question | Skipped:
+    def question(item: tuple[str, Row]) -> Question:
         kind, asked = item
         ideal = next(filter(None, (asked[name].scalar() for name in _ANSWERS)), "")
         points = tuple(point.text() for point in asked["rubric"].items(needed=False))
@@ -103,17 +94,14 @@ def _chat(row: Row, options: BeamOptions, count: TokenCounter) -> Draft:
         older = dialogue.evidence(turns.get(_OLDER, [])) or ()
         newer = dialogue.evidence(turns.get(_NEWER, [])) or ()
         outdated = tuple(place for place in older if place not in newer)
-        made = Question(text, golds, options.metric, kind, evidence=evidence, outdated=outdated)
-        return made if golds else Skipped(EMPTY_ANSWER)
+        return Question(text, golds, options.metric, kind, evidence=evidence, outdated=outdated)
 
     abilities = row["probing_questions"].evaluated("questions by ability").fields()
     asked = [(kind, item) for kind, items in abilities.items() for item in items.items()]
     name = row["conversation_id"].scalar() or row.where
-    made: list[Question | Skipped] = list(read_each(asked, question))
-    undated = sum(bool(session.time) and to_iso(session.time) is None for session in sessions)
-    if undated:
-        made.append(Skipped("sessions with a date that cannot be read", 0))
-    return Draft(f"beam-{name}", "beam", dialogue.chunks, made)
+    undated = any(session.time and to_iso(session.time) is None for session in sessions)
+    notes = [Skipped("sessions with a date that cannot be read", 0)] if undated else []
+    return Draft(f"beam-{name}", "beam", dialogue.chunks, notes).ask(asked, question)
 
 
 def _ids(row: Row) -> Iterator[int]:

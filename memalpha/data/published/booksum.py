@@ -1,0 +1,43 @@
+"""BookSum: a chapter is an instance, with one question for its summary."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from memalpha.data.published.shared import SUMMARISE, SummaryOptions, summary_question
+from memalpha.data.rows import Row
+from memalpha.data.source import Bounds, Draft, Skipped, Source, by_row
+from memalpha.types import Chunk, TokenCounter
+from memalpha.units import cut
+
+
+@dataclass(frozen=True, slots=True)
+class BooksumOptions(SummaryOptions):
+    """How BookSum becomes instances."""
+
+    metric: Literal["keywords", "f1", "judge"] = "keywords"
+    # minimum and maximum chunks of a chapter that is kept (published: 5 and 20)
+    chunks: Bounds = (1, 20)
+
+
+def _booksum(row: Row, options: BooksumOptions, count: TokenCounter) -> Draft:
+    pieces = cut(row["chapter"].text(), options.chunk_tokens, count)
+    summary = row["summary_text"].answers()
+    asked = summary_question(SUMMARISE, summary, "summary", options.metric)
+    if len(pieces) < options.chunks[0]:
+        asked = Skipped("too few chunks")
+    elif len(pieces) > options.chunks[1]:
+        asked = Skipped("too many chunks")
+    named = filter(None, (row[key].scalar() for key in ("bid", "book_id", "summary_id")))
+    name = "-".join(["booksum", *named])
+    name = f"booksum {row.where}" if name == "booksum" else name
+    return Draft(name, "booksum", tuple(map(Chunk, pieces)), [asked])
+
+
+SOURCES = [
+    Source(
+        "booksum",
+        "BookSum chapters with summaries: JSON Lines, CSV, Parquet",
+        by_row(_booksum),
+        BooksumOptions,
+    ),
+]
