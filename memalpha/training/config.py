@@ -674,14 +674,18 @@ def check_together(run: RunOptions, reward: RewardConfig, trainer: GRPOOptions) 
 
 
 def parse_train_arguments(
-    arguments: Sequence[str], rewards: Mapping[str | RewardFunction, float] | None = None
+    arguments: Sequence[str],
+    rewards: Mapping[str | RewardFunction, float] | None = None,
+    given: Mapping[str, object] | None = None,
 ) -> TrainArguments:
     """Read ``--config FILE``, ``preset: published`` and overrides, and add ``rewards``; InputError
     if something does not fit.
+
+    ``given``: options by name, in place of the file's; the other arguments override them.
     """
     presets = Path(__file__).parent / "presets"
     run, agent, reward, trainer = parse(
-        arguments, TRAIN_GROUPS, "memalpha train", presets, REPLACED
+        arguments, TRAIN_GROUPS, "memalpha train", presets, REPLACED, given
     )
     check_together(run, reward, trainer)
     trl_arguments = trainer.arguments(

@@ -6,7 +6,6 @@ its policy and its trainer.
 docs/recipe.md, section 9, says what differs from our trainer.
 """
 
-import json
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -40,11 +39,9 @@ class MemoryEnvironment:
     _prompt: Prompt | None = None  # of the chunk at hand; None: every chunk was read
 
     def __init__(self, **options: Any) -> None:
-        words = [
-            f"--{name}={value if isinstance(value, str) else json.dumps(value)}"
-            for name, value in options.items()
-        ]
-        arguments = parse_train_arguments(words)
+        config = options.pop("config", None)
+        words = [] if config is None else ["--config", str(config)]
+        arguments = parse_train_arguments(words, given=options)
         run = arguments.run
         seed = arguments.trl_arguments.seed
         if run.reader == "base" or run.question_share < 1:
