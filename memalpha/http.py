@@ -10,7 +10,6 @@ call uses them again. No cookie is kept.
 """
 
 import asyncio
-import atexit
 import json
 import logging
 import os
@@ -48,7 +47,6 @@ _MAX_BODY = 2**24  # longest reply in bytes
 _WARN_EVERY = 10.0  # seconds between warnings about one server
 _LEAST_SECRET = 6  # characters; shorter texts stand anywhere
 _IDLE = 4.0  # seconds that an unused connection is kept: uvicorn and llama.cpp close it after 5
-_CLOSING = 5.0  # longest wait in seconds for connections to close when the process ends
 
 _Result = TypeVar("_Result")
 _Shape = TypeVar("_Shape", bound=BaseModel)
@@ -330,11 +328,11 @@ def message_in(raw: bytes) -> str:
 _OPENING = threading.Lock()
 
 
-_OPEN: "weakref.WeakSet[_Connections]" = weakref.WeakSet()
-
-
 class _Connections:
-    """The connections of a client, with the thread and event loop in which they are used."""
+    """The connections of a client, with the thread and event loop in which they are used.
+
+    The thread holds up no process that ends, and the connections end with it.
+    """
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         import httpx2
@@ -345,7 +343,6 @@ class _Connections:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self._serve, name="memalpha-http", daemon=True)
         self.thread.start()
-        _OPEN.add(self)
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
@@ -357,12 +354,3 @@ class _Connections:
         if self.process == os.getpid():
             with suppress(RuntimeError):  # it has ended
                 self.loop.call_soon_threadsafe(self.loop.stop)
-
-
-@atexit.register
-def _close_all() -> None:
-    connections = list(_OPEN)
-    for each in connections:
-        each.close()
-    for each in connections:
-        each.thread.join(_CLOSING)

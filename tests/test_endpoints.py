@@ -1,11 +1,20 @@
 """The chat client against a real server on this machine: faults, hostile bytes, keys, batches;
 options that name servers."""
 
+import asyncio
+import copy
+import dataclasses
+import gc
 import json
+import pickle
 import re
+import signal
 import socketserver
+import subprocess
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -426,6 +435,97 @@ def test_refused_requests_or_a_few_failures_keep_the_others(chat_server, fault, 
         client.complete_many([chat(str(i)) for i in range(100)], GREEDY)
     good = [i for i, each in enumerate(caught.value.outcomes) if isinstance(each, Completion)]
     assert good == [i for i in range(100) if i not in failing]
+
+
+# ------------------------------------------------------------------------------------------------
+# connections
+def test_batches_of_a_client_use_one_connection_also_in_a_running_loop_and_keep_no_cookie(
+    chat_server, client, monkeypatch
+):
+    monkeypatch.setattr("memalpha.http._IDLE", 60.0)
+
+    async def in_a_notebook():
+        return complete(client, chat("x"), GREEDY).text
+
+    chat_server.script = [Fault(200, completion("first"), {"Set-Cookie": "user=1"})]
+    texts = [complete(client, chat("x"), GREEDY).text for _ in range(2)]
+    assert [*texts, asyncio.run(in_a_notebook())] == ["first", "X", "X"]
+    assert chat_server.connections == 1 and len(chat_server.bodies) == 3
+    assert not [headers for headers in chat_server.headers if "Cookie" in headers]
+
+
+def test_copies_have_connections_of_their_own_which_end_with_them(chat_server, client):
+    complete(client, chat("x"), GREEDY)
+    copies = [copy.copy(client), copy.deepcopy(client), pickle.loads(pickle.dumps(client))]
+    copies.append(dataclasses.replace(client, model="n"))
+    assert [complete(each, chat("y"), GREEDY).text for each in copies] == ["Y"] * 4
+    assert chat_server.connections == 5
+    threads = [each._connections.thread for each in copies]
+    copies.clear()
+    gc.collect()
+    for thread in threads:
+        thread.join(10)
+    assert [thread.is_alive() for thread in threads] == [False] * 4
+    assert complete(client, chat("x"), GREEDY).text == "X"
+
+
+def test_threads_share_a_client_and_each_gets_its_own_replies(chat_server, client):
+    def ask(thread):
+        chats = [chat(f"t{thread} q{i}") for i in range(10)]
+        return [reply.text for reply in client.complete_many(chats, GREEDY)]
+
+    with ThreadPoolExecutor(4) as pool:
+        replies = list(pool.map(ask, range(4)))
+    assert replies == [[f"T{thread} Q{i}" for i in range(10)] for thread in range(4)]
+    assert chat_server.connections <= 4 * client.concurrency
+
+
+def test_more_than_a_hundred_requests_are_at_the_server_at_once(chat_server):
+    def release(body):
+        if chat_server.most_active > 100:
+            chat_server.released.set()
+
+    chat_server.delay = 20
+    chat_server.fault_for = release
+    client = ChatClient(chat_server.url, "m", concurrency=110)
+    client.complete_many([chat("x")] * 110, GREEDY)
+    assert chat_server.most_active > 100
+
+
+INTERRUPTED = """
+import sys, time
+from memalpha.endpoints import ChatClient
+from memalpha.types import Sampling
+
+client = ChatClient(sys.argv[1], "m", retries=0)
+began = time.monotonic()
+try:
+    client.complete_many([[{"role": "user", "content": "wait"}]] * 20, Sampling(5))
+except KeyboardInterrupt:
+    print(time.monotonic() - began)
+(reply,) = client.complete_many([[{"role": "user", "content": "after"}]], Sampling(5))
+print(reply.text)
+"""
+
+
+def test_ctrl_c_ends_a_batch_at_once_the_client_is_usable_and_the_process_ends(chat_server):
+    sent = []
+
+    def interrupt(body):
+        if body["messages"][0]["content"] != "wait":
+            return None
+        if not sent:
+            sent.append(process.send_signal(signal.SIGINT))
+        return Fault(hang=True)
+
+    chat_server.fault_for = interrupt
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", INTERRUPTED, chat_server.url]
+    with chat_server.lock:  # no reply before ``process`` is known
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    output, errors = process.communicate(timeout=60)
+    assert errors == b"" and process.returncode == 0
+    seconds, text = output.decode().split()
+    assert float(seconds) < 8 and text == "AFTER"  # the server holds a request for 10 seconds
 
 
 # ------------------------------------------------------------------------------------------------

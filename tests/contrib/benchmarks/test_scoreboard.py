@@ -8,6 +8,13 @@ from importlib import resources
 import pandas
 import pytest
 import yaml
+<<<<<<< HEAD
+=======
+from tests.helpers.data_samples import locomo_plus, locomo_sample, longmemeval_item, mab_row, write
+from tests.helpers.memory_server import KEY, memory_server
+from tests.helpers.stub_server import error
+from tests.helpers.evaluation_stubs import setting
+>>>>>>> http
 
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
@@ -93,6 +100,18 @@ def test_a_server_that_fails_is_said_and_keeps_no_user(server, monkeypatch):
     monkeypatch.setenv("MEM0_API_KEY", "wrong")
     with pytest.raises(InputError, match="MEM0_API_KEY"):
         system.check_fits(where, [PETS])
+
+
+@pytest.mark.parametrize(("status", "kind"), [(500, ServiceError), (302, InputError)])
+def test_a_server_that_repeats_the_key_or_leads_elsewhere_does_not_show_it(
+    chat_server, monkeypatch, status, kind
+):
+    monkeypatch.setenv("MEM0_API_KEY", KEY)
+    chat_server.script = [error(status, f"bad key {KEY}", Location=chat_server.url)]
+    server = mem0.MemoryServer(mem0.ServerOptions(url=chat_server.url, retries=0))
+    with pytest.raises(kind, match=r"bad key \*\*\*") as caught:
+        server.search("ann", "Who?")
+    assert KEY not in str(caught.value) and len(chat_server.asked) == 1
 
 
 def test_a_server_that_keeps_words_and_no_metadata_is_believed_by_the_words(server):
