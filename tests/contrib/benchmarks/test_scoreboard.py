@@ -8,13 +8,6 @@ from importlib import resources
 import pandas
 import pytest
 import yaml
-<<<<<<< HEAD
-=======
-from tests.helpers.data_samples import locomo_plus, locomo_sample, longmemeval_item, mab_row, write
-from tests.helpers.memory_server import KEY, memory_server
-from tests.helpers.stub_server import error
-from tests.helpers.evaluation_stubs import setting
->>>>>>> http
 
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
@@ -32,6 +25,7 @@ from tests.helpers.data_samples import locomo_plus, locomo_sample, longmemeval_i
 from tests.helpers.evaluation_stubs import setting
 from tests.helpers.measured_examples import MARTA, result
 from tests.helpers.memory_server import KEY, memory_server
+from tests.helpers.stub_server import error
 
 TITLES = ("LoCoMo", "LongMemEval", "LoCoMo-Plus")
 pytestmark = pytest.mark.usefixtures("one_thread")
