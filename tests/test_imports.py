@@ -191,6 +191,19 @@ def test_a_loader_of_a_published_set_imports_no_other_set():
     assert wrong == []
 
 
+# Loaders that import more than five names of memalpha.data.source. Take out what is shortened.
+WORDY = {"beam": 6, "labelled": 7, "locomo_plus": 6, "longmemeval": 6, "multihop": 7, "sgd": 6}
+WORDY |= {"squad": 8}
+
+
+def test_a_loader_of_a_published_set_needs_at_most_five_names_of_data_sources():
+    words = {
+        path.stem: sum(name.startswith("memalpha.data.source.") for name in imports(path))
+        for path in PACKAGE.glob("data/published/*.py")
+    }
+    assert {home: count for home, count in words.items() if count > 5} == WORDY
+
+
 SNIPPET = """
 import sys, time
 began = time.process_time()
