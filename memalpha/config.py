@@ -118,7 +118,7 @@ def _lists(group: Any) -> list[str]:
     ]
 
 
-def read(group: type[_T], values: object, what: str, listed: str = "") -> _T:
+def make_options(group: type[_T], values: object, what: str, listed: str = "") -> _T:
     """Make a group from options by name, where None is the default; InputError, which names
     ``what``, if one is unknown, missing or does not fit.
     """
@@ -182,7 +182,7 @@ def parse(
                 fix=f"give --{name} again",
             )
     return tuple(
-        read(group, {name: values.get(name) for name in names(group)}, program, listed)
+        make_options(group, {name: values.get(name) for name in names(group)}, program, listed)
         for group in groups
     )
 

@@ -180,7 +180,7 @@ def _is_value(name: re.Match[str], given: re.Match[str], what: str) -> bool:
     return compound and (mixed or (what == "password" and (len(value) >= _LONG or not word)))
 
 
-def _given(text: str) -> Iterator[Sensitive]:
+def _find_options(text: str) -> Iterator[Sensitive]:
     """Options of commands and elements of XML whose name says so."""
     for pattern in (_FLAG, _TAG):
         for match in pattern.finditer(text):
@@ -192,7 +192,7 @@ def _given(text: str) -> Iterator[Sensitive]:
                 yield Sensitive(*match.span("value"), what)
 
 
-def _assigned(text: str) -> Iterator[Sensitive]:
+def _find_assignments(text: str) -> Iterator[Sensitive]:
     for name in _ASSIGNED.finditer(text):
         what = _of_name(name["name"])
         given = _VALUE.match(text, name.end()) if what else None
@@ -278,7 +278,7 @@ _SAID_ELSEWHERE = re.compile(
 _BEGINNINGS = [word.replace("_", " ") for words in _WORDS.values() for word in words.split()]
 
 
-def _said(text: str) -> Iterator[Sensitive]:
+def _find_phrases(text: str) -> Iterator[Sensitive]:
     plain = text.casefold()
     asked = any(map(plain.__contains__, _BEGINNINGS))  # far quicker than the pattern
     for pattern in (_SAID, _SAID_ELSEWHERE) if asked else (_SAID,):
@@ -317,7 +317,9 @@ def secrets_in(text: str) -> list[Sensitive]:
         for what, pattern in _WHOLE.items()
         for match in pattern.finditer(text)
     ]
-    return apart([*spans, *_assigned(text), *_given(text), *_said(text)])
+    return split_parts(
+        [*spans, *_find_assignments(text), *_find_options(text), *_find_phrases(text)]
+    )
 
 
 def whole_token(text: str, end: int) -> int:
@@ -331,7 +333,7 @@ def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
     return match.end() if match else start
 
 
-def apart(spans: Iterable[Sensitive]) -> list[Sensitive]:
+def split_parts(spans: Iterable[Sensitive]) -> list[Sensitive]:
     """Return spans in order; those that overlap are one, with the name of the first."""
     joined = list[Sensitive]()
     for span in sorted(spans, key=_place):

@@ -22,14 +22,14 @@ from pydantic import (
 )
 
 from memalpha.config import Options
-from memalpha.errors import InputError, ServiceError, whole
-from memalpha.http import HTTPClient, Refused, Transient, read_json
+from memalpha.errors import InputError, ServiceError, raise_on_partial
+from memalpha.http import HTTPClient, RequestRefused, Transient, read_json
 from memalpha.text.encoding import without_system
 from memalpha.text.quoting import break_marks
 from memalpha.text.thinking import content_of
 from memalpha.types import Completion, JsonMapping, JsonObject, Sampling, StopReason
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 STOPS = {
     **dict.fromkeys(("stop", "eos", "eos_token", "stop_sequence"), StopReason.END),
@@ -149,7 +149,7 @@ class ChatClient(HTTPClient, Options):
             body = self._body(batch[index], sampling, index)
             return await self.with_retries(self.route, lambda: self._reply(body))
 
-        return whole(self.run(lambda: self.run_all(ask, len(batch), self.concurrency)))
+        return raise_on_partial(self.run(lambda: self.run_all(ask, len(batch), self.concurrency)))
 
     async def _reply(self, body: JsonObject) -> Completion:
         """Return the reply to a request, or to what is left of it for this server."""
@@ -159,8 +159,8 @@ class ChatClient(HTTPClient, Options):
             sent = self._left(body, without)
             try:
                 reply = self._parse(await self.fetch("POST", self.route, sent), sent)
-            except Refused as refusal:
-                refused = _refused(refusal, [*body.keys() - self.extra - without, "system"])
+            except RequestRefused as refusal:
+                refused = _refused_field(refusal, [*body.keys() - self.extra - without, "system"])
                 if refused is None or not self.adapts or self._left(sent, {refused}) == sent:
                     raise
                 without |= {refused}
@@ -170,7 +170,7 @@ class ChatClient(HTTPClient, Options):
             self._without |= without
             if new:
                 told = "%s: it is asked without %s from here on, so it draws in its own way"
-                logger.warning(told, why, ", ".join(new))
+                _logger.warning(told, why, ", ".join(new))
             return reply
 
     def _left(self, body: JsonObject, without: Set[str]) -> JsonObject:
@@ -223,7 +223,7 @@ class ChatClient(HTTPClient, Options):
         return Completion((), text, stop)
 
 
-def _refused(refusal: Refused, names: Collection[str]) -> str | None:
+def _refused_field(refusal: RequestRefused, names: Collection[str]) -> str | None:
     """Return which of a request's parts a server's words refuse: what stands nearest to a word that
     refuses; None if none does.
     """

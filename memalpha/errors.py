@@ -86,7 +86,7 @@ class PartialServiceError(ServiceError):
         )
 
 
-def whole(outcomes: Sequence[_Result | ServiceError]) -> list[_Result]:
+def raise_on_partial(outcomes: Sequence[_Result | ServiceError]) -> list[_Result]:
     """Return the outcomes of a batch; PartialServiceError if one is a ServiceError."""
     results = [outcome for outcome in outcomes if not isinstance(outcome, ServiceError)]
     if len(results) < len(outcomes):
@@ -138,7 +138,9 @@ class ImportStopped(MemAlphaError):
     """
 
 
-def in_place(ask: Callable[..., list[_Result]], *arguments: object) -> list[_Result | ServiceError]:
+def outcomes_of(
+    ask: Callable[..., list[_Result]], *arguments: object
+) -> list[_Result | ServiceError]:
     """Return what a batch gave, with errors in the places of what failed."""
     try:
         return list(ask(*arguments))

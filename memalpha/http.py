@@ -31,7 +31,7 @@ from memalpha.types import JsonMapping
 if TYPE_CHECKING:
     import httpx2
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 HIDDEN = "***"
 """What stands in a message in place of a secret."""
@@ -58,7 +58,7 @@ class Transient(Exception):
     retry_after = 0.0
 
 
-class Refused(ServiceError):
+class RequestRefused(ServiceError):
     """A request was refused for what it asks, with a ``status`` and a ``reply``."""
 
     status = 0
@@ -102,7 +102,7 @@ class HTTPClient:
     def check(self) -> None:
         """Check the URL, and read the key from the environment."""
         check_url(self.base_url)
-        self._key = read_key(self.api_key_env)
+        self._key = key_from_environment(self.api_key_env)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has connections of its own."""
@@ -208,7 +208,7 @@ class HTTPClient:
                     raise ServiceError(self.hidden(message)) from failure
                 if time.monotonic() >= self._quiet_until:
                     self._quiet_until = time.monotonic() + _WARN_EVERY
-                    logger.warning(
+                    _logger.warning(
                         "%s; attempt %d follows in %.1f s",
                         self.hidden(f"{url}: {failure}"),
                         number + 1,
@@ -264,7 +264,7 @@ class HTTPClient:
         if status in self.wrong_setup or status < 400:
             why = self.wrong_setup.get(status, "it redirects")
             return InputError(f"{where}: {why}", fix=self.advice())
-        refusal = Refused(where)
+        refusal = RequestRefused(where)
         refusal.status = status
         refusal.reply = raw
         return refusal
@@ -279,7 +279,7 @@ def check_url(url: str) -> None:
         )
 
 
-def read_key(variable: str) -> str:
+def key_from_environment(variable: str) -> str:
     """Return the key in an environment variable, empty if there is none; InputError if it cannot
     be one.
     """

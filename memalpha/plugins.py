@@ -12,7 +12,7 @@ from typing import Any
 from memalpha.errors import InputError, MissingExtraError
 
 # group: what the object that an entry point names is
-GROUPS: Mapping[str, str] = {
+PLUGIN_GROUPS: Mapping[str, str] = {
     "memalpha.clients": "a class or function that memalpha.clients offers under the entry's name",
     "memalpha.credits": "a class of memalpha.training.credit.Credit, made without arguments",
     "memalpha.demonstrations": "a function that makes demonstrations of instances, an agent, a"
@@ -79,7 +79,7 @@ def load_plugin(entry: EntryPoint, extra: str = "") -> Any:
             raise MissingExtraError(str(error.name), extra) from error
         raise InputError(
             f"the entry point {entry.name!r} of {entry.group!r} cannot be loaded: {error}",
-            expected=f"{GROUPS[entry.group]} at {entry.value}",
+            expected=f"{PLUGIN_GROUPS[entry.group]} at {entry.value}",
             fix="install its package again, or uninstall it",
         ) from error
 
@@ -93,7 +93,8 @@ def make_plugin(group: str, name: str, kind: Any) -> Any:
     made = made() if callable(made) else made
     if not isinstance(made, kind):
         raise InputError(
-            f"the entry point {name!r} of {group!r} names {entry.value}", expected=GROUPS[group]
+            f"the entry point {name!r} of {group!r} names {entry.value}",
+            expected=PLUGIN_GROUPS[group],
         )
     return made
 

@@ -134,13 +134,13 @@ def tool_success(
     calls: list[bool] = []
     for result in results:
         if result.part:  # a call is carried out whole; it succeeds if one of its operations does
-            calls[-1] |= _succeeded(result, config)
+            calls[-1] |= _has_succeeded(result, config)
         elif config.unparsed_fails or result.code is not ResultCode.UNPARSED:
-            calls.append(_succeeded(result, config))
+            calls.append(_has_succeeded(result, config))
     return sum(calls) / len(calls) if calls else silence
 
 
-def _succeeded(result: OperationResult, config: RewardConfig) -> bool:
+def _has_succeeded(result: OperationResult, config: RewardConfig) -> bool:
     if result.code is ResultCode.UNKNOWN_ID and _is_delete(result):
         return config.unknown_deletes_succeed
     return result.ok and (config.duplicates_succeed or not result.repeated)
@@ -169,13 +169,13 @@ def content_quality(
     *,
     silence: float,
 ) -> float | None:
-    """r4: share of a chunk's ``judged`` calls that are found right.
+    """r4: share of a chunk's ``results_to_judge`` calls that are found right.
 
     ``silence`` if there are none, None without ``verdicts``.
     """
     if verdicts is None:
         return None
-    writes = judged(results, config)
+    writes = results_to_judge(results, config)
     if len(verdicts) != len(writes):
         raise ValueError(f"{len(verdicts)} verdicts for {len(writes)} writes")
     calls = writes
@@ -188,7 +188,9 @@ def content_quality(
     return sum(right) / len(calls) if calls else silence
 
 
-def judged(results: Sequence[OperationResult], config: RewardConfig) -> list[OperationResult]:
+def results_to_judge(
+    results: Sequence[OperationResult], config: RewardConfig
+) -> list[OperationResult]:
     """Return the results that a content judge is asked about.
 
     Applied ones, or with ``judge_all`` every text that was written.

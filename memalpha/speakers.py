@@ -3,11 +3,11 @@
 import re
 from itertools import groupby
 
-from memalpha.text.quoting import unmarked
+from memalpha.text.quoting import strip_marks
 from memalpha.types import Span
 
 # a line, with the line that labels it
-LINE = re.compile(r"Label: [^\n]*\S|\S[^\n]*(?:\n[^\S\n]*Label: [^\n]*\S)?")
+LABELLED_LINE = re.compile(r"Label: [^\n]*\S|\S[^\n]*(?:\n[^\S\n]*Label: [^\n]*\S)?")
 _NAME = r"[^\W\d_][\w.'’&-]*(?: (?:[0-9]+|[^\W\d_][\w.'’&-]*)){0,4}"
 # with a time or a role beside the name, which may be bold: "[10:30] Marta:", "**Marta (nurse):**"
 _SPEAKER = re.compile(
@@ -100,7 +100,9 @@ def speaker_labels(text: str) -> list[Span]:
     ]
     roles = [match for match in matches if _ROLE.fullmatch(match["name"])]
     headers = {match.start() for match in _HEADER.finditer(text)}
-    lines = [match.start() for match in LINE.finditer(text) if match.start() not in headers]
+    lines = [
+        match.start() for match in LABELLED_LINE.finditer(text) if match.start() not in headers
+    ]
     message = bool(lines) and text.startswith(_MESSAGE, lines[0])
     if len({match["name"] for match in roles}) > 1 or matches[:1] == roles[:1]:
         matches = roles
@@ -163,7 +165,7 @@ def _may_label(line: str) -> bool:
     label = _SPEAKER.match(line)
     if label and _HEADINGS.isdisjoint(label["name"].casefold().split()):
         return True
-    seen = unmarked(line if line.isascii() else line.translate(_COLONS))
+    seen = strip_marks(line if line.isascii() else line.translate(_COLONS))
     letter = _LETTER.search(line)
     capital = letter is not None and letter[0].isupper()
     first = _LETTER.search(seen)

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from memalpha.speakers import LINE, speaker_labels
+from memalpha.speakers import LABELLED_LINE, speaker_labels
 from memalpha.types import Span, TokenCounter
 
 UNIT_TOKENS = 48  # default limit of a unit in tokens: the longest entry of the ``facts`` schema
@@ -96,13 +96,13 @@ def units(
         if len(blocks) > 1 and one_turn and cutting.fits(block):
             spans.append(block)
             continue
-        for line in (_strip(text, *match.span()) for match in LINE.finditer(text, *block)):
+        for line in (_strip(text, *match.span()) for match in LABELLED_LINE.finditer(text, *block)):
             parts = [line] if cutting.fits(line) else sentences(text, line)
             spans += [piece for part in parts for piece in _pieces(cutting, part)]
     return [cutting.piece(span) for span in spans]
 
 
-def cut(
+def cut_text(
     text: str, limit: int, count: TokenCounter, labels: Sequence[Span] | None = None
 ) -> list[str]:
     """Return the slices of a text of at most ``limit`` tokens, in a dialogue with their speakers.

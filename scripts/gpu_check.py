@@ -195,7 +195,7 @@ def checks(
         max(apart) < MOST_APART,
         f"log-probabilities sampled and trained: {max(apart):.3g} apart (< {MOST_APART})",
     )
-    given = [logps.Row((1,), torch.randint(3, width, (256,)).tolist()) for _ in range(8)]
+    given = [logps.CompletionRow((1,), torch.randint(3, width, (256,)).tolist()) for _ in range(8)]
     with torch.autocast(device, kind), Watch() as seen:
         sum(of_row.logps.sum() for of_row in logps.packed_logps(model, given)).backward()
     found["B2"] = (

@@ -275,7 +275,7 @@ def update(session: Session) -> None:
     """One group of rows of 1,867 shared and 1,000 own tokens, 400 of them completion."""
     from benchmarks.update import flops
 
-    from memalpha.update.logps import Row
+    from memalpha.update.logps import CompletionRow
 
     shape = "4b" if CUDA else "small"
     for name, how in UPDATES.items():
@@ -290,7 +290,7 @@ def update(session: Session) -> None:
             step()
             first = time.perf_counter() - began
             taken, _ = seconds(step, 4)
-        work = flops(model, [Row(*row) for row in rows], len(rows))["total"]
+        work = flops(model, [CompletionRow(*row) for row in rows], len(rows))["total"]
         rate = work / taken / 1e12
         session.say(f"{shape} {name}", seconds=taken, first=first, tflops=rate, GB=peak())
         if CUDA and name in ("flash", "compiled"):

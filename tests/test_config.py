@@ -17,7 +17,7 @@ from memalpha.config import Options, Range, names, parse
 from memalpha.errors import InputError
 from memalpha.files import read_object
 from memalpha.memory.schema import MemorySchema
-from memalpha.record.folder import RunFolder, masked
+from memalpha.record.folder import RunFolder, mask_options
 from memalpha.training.config import PASSED_ON, REFUSED, GRPOOptions, parse_train_arguments
 from memalpha.training.run import all_options
 from memalpha.training.warm_start import WarmupTrainerOptions, parse_warmup_arguments
@@ -177,7 +177,7 @@ def test_the_record_of_a_run_is_a_configuration_of_the_same_run(tmp_path, name):
     given = parse_train_arguments([*(shlex.split(MORE[name]) if name in MORE else shipped), *CPU])
     recorded = RunFolder.create(tmp_path / "run", all_options(given))
     again = parse_train_arguments(["--config", str(recorded.path / "config.yaml")])
-    assert masked(all_options(again)) == recorded.config
+    assert mask_options(all_options(again)) == recorded.config
     of_a_command = {"overwrite": False, "resume": False}
     assert [replace(given.run, **of_a_command), *given[1:3]] == list(again[:3])
     assert given.trl_arguments.to_dict() == again.trl_arguments.to_dict()
@@ -200,7 +200,10 @@ def test_a_secret_that_the_record_left_out_is_asked_for(tmp_path, name, value):
     given = ["--config", str(folder.path / "config.yaml")]
     with pytest.raises(InputError, match=f"{name} holds a mask.*\n.*give --{name} again"):
         parse_train_arguments(given)
-    assert masked(all_options(parse_train_arguments([*given, f"--{name}", value]))) == folder.config
+    assert (
+        mask_options(all_options(parse_train_arguments([*given, f"--{name}", value])))
+        == folder.config
+    )
 
 
 @pytest.mark.parametrize(

@@ -599,7 +599,7 @@ def test_a_mark_is_broken_and_reads_the_same(mark):
 
 
 def test_ordinary_text_and_our_own_instructions_are_left_alone():
-    own = [readers.SYSTEM, readers.TAGGED, readers.USER]
+    own = [readers.SYSTEM, readers.TAGGED, readers.READER_PROMPT]
     own += [judges.ANSWER_SYSTEM, *judges.ANSWER_SYSTEMS.values(), judges.CONTENT_SYSTEM]
     for preset in ("facts", "mem_alpha", "nine_categories"):
         schema = MemorySchema.load(preset)

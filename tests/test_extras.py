@@ -8,7 +8,7 @@ import pytest
 
 from memalpha.contrib.benchmarks.attacks import rate
 from memalpha.errors import MissingExtraError
-from memalpha.measure.site import draw
+from memalpha.measure.site import draw_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 WITHOUT = """
@@ -68,4 +68,4 @@ def test_without_scipy_and_matplotlib_what_needs_them_says_so(monkeypatch):
     with pytest.raises(MissingExtraError, match=r"scipy[^\0]*\.\[benchmarks\]"):
         rate([True, False])
     with pytest.raises(MissingExtraError, match=r"matplotlib[^\0]*\.\[report\]"):
-        draw(None, "reward", {})
+        draw_lines(None, "reward", {})

@@ -16,7 +16,7 @@ from memalpha.models.registry import make_tokenizer
 from memalpha.qa.readers import QAEvaluator, RecallReader
 from memalpha.record.rows import rollout_to_json
 from memalpha.rewards import RewardConfig
-from memalpha.training.build import build_components, make_reader
+from memalpha.training.build import build_components, make_training_reader
 from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.training.run import build_trainer
 from memalpha.types import Chunk, Question, ReadRequest, Sampling
@@ -169,7 +169,9 @@ def test_ask_retrieves_and_reads_as_training_and_evaluation_do():
     retriever = step.new_retriever(memory)
 
     # training: the reader and the number of entries that the agent's configuration says
-    evaluator = QAEvaluator(make_reader(RunOptions(), step, None, None), step.config.retrieve_k)
+    evaluator = QAEvaluator(
+        make_training_reader(RunOptions(), step, None, None), step.config.retrieve_k
+    )
     ((record,),) = evaluator.evaluate_many([(memory, retriever, [question])])
     # evaluation: what an agent's finder gives to a reader of the same budget
     searched = SearchedMemory(

@@ -20,7 +20,7 @@ from memalpha.record.folder import (
     checkpoint_step,
     checkpoints_in,
     environment,
-    masked,
+    mask_options,
     masked_command,
     nameless,
     trajectory_name,
@@ -132,7 +132,7 @@ def test_secrets_of_a_command_are_masked_and_nothing_else(words, shown):
     ],
 )
 def test_what_a_server_echoes_of_a_header_is_masked_whole(said, shown):
-    assert masked(said) == masked(masked(said)) == shown
+    assert mask_options(said) == mask_options(mask_options(said)) == shown
 
 
 def test_secrets_of_a_configuration_are_masked_once_and_for_all():
@@ -150,7 +150,7 @@ def test_secrets_of_a_configuration_are_masked_once_and_for_all():
         "judge_extra": "{api_key: S3CRET}",
         "systems": [{"name": "mem0", "options": {"api_key": "S3CRET", "n": 1}}],
     }
-    found = masked(config)
+    found = mask_options(config)
     assert found == {
         "hub_token": "***",
         "view_tokens": 64,
@@ -165,7 +165,7 @@ def test_secrets_of_a_configuration_are_masked_once_and_for_all():
         "judge_extra": "***",
         "systems": [{"name": "mem0", "options": {"api_key": "***", "n": 1}}],
     }
-    assert masked(found) == found
+    assert mask_options(found) == found
 
 
 def test_no_file_of_a_run_folder_and_no_page_of_its_report_holds_a_secret(tmp_path, monkeypatch):

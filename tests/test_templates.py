@@ -22,7 +22,7 @@ from memalpha.models.registry import build_nano, make_tokenizer, toy_texts
 from memalpha.qa.readers import reader_messages
 from memalpha.sandbox.worker import DATE, set_limits
 from memalpha.text.encoding import chat_ids, plain_ids, render_chat, turn_end
-from memalpha.text.thinking import decoded
+from memalpha.text.thinking import decode_completion
 from memalpha.types import Chunk
 
 SHIPPED = Path(trl.__file__).parent / "chat_templates"
@@ -180,7 +180,7 @@ def test_what_a_template_draws_at_random_is_the_same_each_time():
 def test_the_template_tells_what_ends_a_turn(template, end):
     tokenizer = with_template(template, ["<end_of_turn>", "<|end|>", "<|eot_id|>"])
     ids = (*plain_ids(tokenizer, "Porto"), tokenizer.convert_tokens_to_ids(end))
-    assert turn_end(tokenizer) == ids[-1] and decoded(tokenizer, ids) == "Porto"
+    assert turn_end(tokenizer) == ids[-1] and decode_completion(tokenizer, ids) == "Porto"
 
 
 @pytest.mark.parametrize("listed", [True, False])

@@ -19,7 +19,7 @@ from memalpha.memory.schema import MemorySchema, to_call
 from memalpha.models.registry import make_tokenizer
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import EndpointReader, ModelReader, QAEvaluator
-from memalpha.text.thinking import content_of, decoded, opens_thinking
+from memalpha.text.thinking import content_of, decode_completion, opens_thinking
 from memalpha.types import (
     Answer,
     AnswerRequest,
@@ -182,8 +182,8 @@ def test_marks_that_are_special_tokens_are_still_seen_and_no_other_is():
     tokenizer = tokenizer_of(special=("[THINK]", "[/THINK]"))
     ids = tokenizer("[THINK]apple[/THINK]boat<|im_end|>", add_special_tokens=False).input_ids
     assert tokenizer.decode(ids, skip_special_tokens=True) == "appleboat"  # as if it had said both
-    assert decoded(tokenizer, ids) == "[THINK]apple[/THINK]boat"
-    assert decoded(tokenizer, ids[-2:]) == "boat"
+    assert decode_completion(tokenizer, ids) == "[THINK]apple[/THINK]boat"
+    assert decode_completion(tokenizer, ids[-2:]) == "boat"
 
 
 @pytest.mark.parametrize(

@@ -305,7 +305,7 @@ class CompactCodec(_Codec):
             section.name for section in schema.lists if OperationKind.INSERT in section.operations
         ]
         blocks = [section.name for section in schema.blocks]
-        self._sections = {"+": _shortened(inserts), "*": _shortened(blocks)}
+        self._sections = {"+": _short_names(inserts), "*": _short_names(blocks)}
         self._tools = {tool.name: tuple(tool.arguments) for tool in schema.tools}
         for tool in schema.tools:
             if any(argument["type"] == "array" for argument in tool.arguments.values()):
@@ -464,7 +464,7 @@ class CompactTextCodec(CompactCodec):
         return f"= {entry_id}\n> {content}"
 
 
-def _shortened(names: Sequence[str]) -> dict[str, str]:
+def _short_names(names: Sequence[str]) -> dict[str, str]:
     """Return how calls name each section.
 
     The first not at all, the others by their shortest unique beginning.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from memalpha.config import read
+from memalpha.config import make_options
 from memalpha.errors import InputError
 from memalpha.files import check_folder, read_object
 from memalpha.memory.schema import presets
@@ -79,7 +79,7 @@ class AgentConfig(RetrievalConfig):
                 expected="the folder of an adapter that memalpha trained",
             )
         check_folder(Path(folder))
-        config = read(cls, read_object(path), str(path))
+        config = make_options(cls, read_object(path), str(path))
         names = [SCHEMA_FILE, *presets()]
         if config.schema not in names:
             raise InputError(

@@ -25,7 +25,7 @@ from memalpha.memory.schema import MemorySchema, to_call, to_operations, tool_sc
 from memalpha.retrieval.archive import archive_chunk, says
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.text.encoding import PromptEncoder, slot, takes_tools
-from memalpha.text.quoting import is_text, one_line, quote, unmarked
+from memalpha.text.quoting import is_text, one_line, quote, strip_marks
 from memalpha.text.thinking import opens_thinking
 from memalpha.text.times import check_time
 from memalpha.types import (
@@ -67,7 +67,7 @@ def system_text(codec: Codec, schema: MemorySchema, described: bool) -> str:
     ]
     text = _text("hermes").format(sections="\n".join(sections))
     if described:
-        tools = [_described(tool["function"]) for tool in tool_schemas(schema)]
+        tools = [_describe(tool["function"]) for tool in tool_schemas(schema)]
         text += _text("hermes_described").format(tools="\n".join(tools))
     return text.strip()
 
@@ -77,7 +77,7 @@ def _text(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _described(function: JsonObject) -> str:
+def _describe(function: JsonObject) -> str:
     parameters = function["parameters"]
     arguments = [
         name if name in parameters["required"] else f"{name}?" for name in parameters["properties"]
@@ -148,7 +148,7 @@ class MemoryView:
         As a section's name, or as the line of an entry that there is.
         """
         line = one_line(quote(text))
-        seen = unmarked(line)
+        seen = strip_marks(line)
         names = {f"{section.name}:" for section in memory.schema.sections}
         poses = seen[:1].isspace() or "".join(seen.split()) in names
         if not self.codec.names_by_text:

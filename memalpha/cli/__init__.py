@@ -36,24 +36,24 @@ app = Typer(
     help="Train a language model to build and keep a memory, and use it. --version shows the"
     " version; --debug, anywhere, shows tracebacks.",
 )
-VERBS: Mapping[Callable[..., int | None], Mapping[str, bool]] = {
-    training.prepare: {},
-    training.warmup: TAKES_OPTIONS,
-    training.train: TAKES_OPTIONS,
-    training.rollout: TAKES_OPTIONS,
-    evaluate.evaluate: TAKES_OPTIONS,
-    evaluate.report: {},
-    evaluate.compare: {},
-    evaluate.inspect: {},
-    chat.ask: TAKES_OPTIONS,
-    chat.chat: TAKES_OPTIONS,
-    serve.serve: TAKES_OPTIONS,
-    serve.token: {},
-    serve.export: {},
+VERBS: Mapping[str, tuple[Callable[..., int | None], Mapping[str, bool]]] = {
+    "prepare": (training.prepare_verb, {}),
+    "warmup": (training.warmup, TAKES_OPTIONS),
+    "train": (training.train_verb, TAKES_OPTIONS),
+    "rollout": (training.rollout, TAKES_OPTIONS),
+    "evaluate": (evaluate.evaluate_verb, TAKES_OPTIONS),
+    "report": (evaluate.report, {}),
+    "compare": (evaluate.compare, {}),
+    "inspect": (evaluate.inspect, {}),
+    "ask": (chat.ask, TAKES_OPTIONS),
+    "chat": (chat.chat, TAKES_OPTIONS),
+    "serve": (serve.serve, TAKES_OPTIONS),
+    "token": (serve.token, {}),
+    "export": (serve.export_verb, {}),
 }
-for verb, settings in VERBS.items():
-    app.command(context_settings=dict(settings))(verb)
-app.add_typer(journal.app, name="journal")
+for name, (verb, settings) in VERBS.items():
+    app.command(name, context_settings=dict(settings))(verb)
+app.add_typer(journal.journal_app, name="journal")
 
 
 @cache

@@ -171,7 +171,7 @@ class Conversation:
             added = self.agent.add(piece.text, today, namespace=self.namespace, source="chat")
             self.operations[-1] += added.operations
             lines = [
-                f"  remembered ({number}): {_shown(change)}"
+                f"  remembered ({number}): {_show_change(change)}"
                 for step in added.steps
                 for number, change in enumerate(step.outcome.changes, step.chunk_index)
             ]
@@ -252,7 +252,7 @@ class Conversation:
         for number in reversed(numbers):
             try:
                 change = self.agent.undo(number, namespace=self.namespace, by=user)
-                out(f"  taken back: {_shown(change)}")
+                out(f"  taken back: {_show_change(change)}")
             except MemAlphaError as error:
                 out(f"  not taken back: {error}")
 
@@ -273,7 +273,7 @@ def _lines() -> Iterator[str]:
             yield line
 
 
-def _shown(change: Change) -> str:
+def _show_change(change: Change) -> str:
     before, after = change
     if after is None:
         return printable(f"- {before.id} {before.content}") if before else "nothing"

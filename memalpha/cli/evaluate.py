@@ -21,7 +21,7 @@ TrustTools = Annotated[
 RunPath = Annotated[str, Argument(metavar="RUN", help="a run folder")]
 
 
-def evaluate(
+def evaluate_verb(
     context: Context,
     trained: Annotated[
         str | None, Option(help="adapter or run folder to measure, with the settings it has")
@@ -40,13 +40,13 @@ def evaluate(
     with results.jsonl, summary.json, table.md. Run again, it goes on. All options: --options.
     """
     quiet_libraries()
-    from memalpha.measure.options import GROUPS, parse_evaluate_options
+    from memalpha.measure.options import EVALUATE_GROUPS, parse_evaluate_options
     from memalpha.measure.run import evaluate as run_evaluation
     from memalpha.measure.tables import overall
     from memalpha.models.adapters import base_of, is_whole
     from memalpha.models.agent import agent_folder
 
-    list_options(options, GROUPS)
+    list_options(options, EVALUATE_GROUPS)
     if bool(trained) != bool(data):
         raise InputError(
             f"--trained is {trained!r} and --data is {data!r}",

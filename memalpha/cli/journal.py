@@ -32,7 +32,7 @@ Moment = Annotated[str, Argument(help=_MOMENT)]
 KeyFile = Annotated[str | None, Option(help="file with the key of a keyed store")]
 Wait = Annotated[float, Option(help="seconds to wait for another writer")]
 
-app = Typer(help="Look into a store of memories, and change it.")
+journal_app = Typer(help="Look into a store of memories, and change it.")
 
 
 def need_store(store: str) -> None:
@@ -95,7 +95,7 @@ def read_moment(text: str) -> int | datetime:
         raise InputError(f"moment {text[:200]!r}", expected=_MOMENT) from error
 
 
-@app.command()
+@journal_app.command()
 def namespaces(
     store: Store, key_file: KeyFile = None, wait: Wait = 30.0, as_json: AsJson = False
 ) -> None:
@@ -105,7 +105,7 @@ def namespaces(
     show(as_json, known, ("user", "agent", "session"), map(astuple, known))
 
 
-@app.command()
+@journal_app.command()
 def history(
     store: Store,
     namespace: Whose,
@@ -134,7 +134,7 @@ def history(
     )
 
 
-@app.command("as-of")
+@journal_app.command("as-of")
 def as_of(
     store: Store,
     moment: Moment,
@@ -155,8 +155,8 @@ def as_of(
     )
 
 
-@app.command()
-def diff(
+@journal_app.command("diff")
+def diff_moments(
     store: Store,
     before: Moment,
     after: Moment,
@@ -177,7 +177,7 @@ def diff(
     show_changes(as_json, [change._asdict() for change in changes], changes)
 
 
-@app.command()
+@journal_app.command()
 def undo(
     store: Store,
     operation: Annotated[int, Argument(min=1, max=10**18, help="its number, as history shows it")],
@@ -193,7 +193,7 @@ def undo(
     show_changes(as_json, change._asdict(), [change])
 
 
-@app.command()
+@journal_app.command()
 def verify(
     store: Store,
     head: Annotated[
@@ -219,8 +219,8 @@ def verify(
     return int(not ok)
 
 
-@app.command()
-def export(
+@journal_app.command("export")
+def export_store(
     store: Store,
     file: Annotated[str, Argument(help="new file")],
     namespace: Annotated[str | None, Option("--namespace", "-n", help=_WHOSE)] = None,
@@ -237,8 +237,8 @@ def export(
     say(as_json, {"file": file, "records": count}, f"{file}: {count} records")
 
 
-@app.command("import")
-def import_file(
+@journal_app.command("import")
+def import_store(
     store: Store,
     file: Annotated[str, Argument(help="what export wrote")],
     key_file: KeyFile = None,
@@ -255,7 +255,7 @@ def import_file(
     say(as_json, {"store": where, "records": count}, f"{where}: {count} records taken in")
 
 
-@app.command()
+@journal_app.command()
 def forget(
     store: Store,
     namespace: Whose,

@@ -104,7 +104,7 @@ def token(
     out(f"# and put this under `tokens:` in the tokens file:\n  - {line}")
 
 
-def export(
+def export_verb(
     trained: Annotated[str, Argument(metavar="TRAINED", help=TRAINED)],
     output: Annotated[str, Option(help="folder to make")],
     merge: Annotated[

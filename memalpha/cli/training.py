@@ -13,7 +13,7 @@ from memalpha.errors import InputError
 from memalpha.files import read_object
 
 
-def prepare(
+def prepare_verb(
     name: Annotated[
         str, Argument(help="source: squad, hotpotqa, locomo, synthetic, ... (docs/data.md)")
     ],
@@ -94,7 +94,7 @@ def warmup(context: Context, options: ListOptions = False) -> None:
     out(f"adapter: {warm_up(arguments, Reporter(is_main_process()))}")
 
 
-def train(context: Context, options: ListOptions = False) -> None:
+def train_verb(context: Context, options: ListOptions = False) -> None:
     """Train a memory agent with GRPO.
 
     Needs: a base model, training and held-out instances; [--config FILE] [--name value ...]. Makes:

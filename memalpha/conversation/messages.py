@@ -14,7 +14,7 @@ from memalpha.speakers import label_name, quoted_labels
 from memalpha.text.quoting import is_text
 from memalpha.text.times import check_time
 from memalpha.types import Chunk, Span, TokenCounter
-from memalpha.units import cut
+from memalpha.units import cut_text
 
 USER = "user"
 ASSISTANT = "assistant"
@@ -62,11 +62,11 @@ def read_messages(messages: Sequence[Any], time: str | None = None) -> list[Utte
     return [
         utterance
         for number, message in enumerate(messages)
-        for utterance in _read(message, f"message {number}", time)
+        for utterance in _read_message(message, f"message {number}", time)
     ]
 
 
-def _read(message: Any, where: str, time: str | None) -> Iterator[Utterance]:
+def _read_message(message: Any, where: str, time: str | None) -> Iterator[Utterance]:
     fields = message if isinstance(message, Mapping) else {}
     role = fields.get("role")
     if role in UNREAD:
@@ -95,7 +95,7 @@ def text_of(content: Any) -> str | None:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-class Joined(NamedTuple):
+class JoinedChunk(NamedTuple):
     """A chunk, the pieces that it is made of (number of the utterance, number of the piece in it,
     and text), and the places of their labels.
     """
@@ -107,7 +107,7 @@ class Joined(NamedTuple):
 
 def joined_messages(
     utterances: Iterable[Utterance], limit: int, count: TokenCounter
-) -> Iterator[Joined]:
+) -> Iterator[JoinedChunk]:
     """Yield chunks of at most ``limit`` tokens, in order, with the time of what they begin with.
 
     Messages of one day are joined while they fit; a longer one is cut, each piece with its speaker.
@@ -118,11 +118,11 @@ def joined_messages(
     time: str | None = None
     for number, utterance in enumerate(utterances):
         text, labels = utterance.labelled
-        for place, piece in enumerate(cut(text, limit, count, labels)):
+        for place, piece in enumerate(cut_text(text, limit, count, labels)):
             longer = f"{joined}\n{piece}"
             same_day = (time or "")[:10] == (utterance.time or "")[:10]
             if held and not (same_day and count(longer) <= limit):
-                yield Joined(Chunk(joined, time), tuple(held), tuple(places))
+                yield JoinedChunk(Chunk(joined, time), tuple(held), tuple(places))
                 held = []
                 places = []
             start = len(joined) + 1 if held else 0
@@ -133,4 +133,4 @@ def joined_messages(
             shown = label.end if piece.startswith(text[slice(*label)]) else 0
             places.append(Span(start, start + shown))
     if held:
-        yield Joined(Chunk(joined, time), tuple(held), tuple(places))
+        yield JoinedChunk(Chunk(joined, time), tuple(held), tuple(places))

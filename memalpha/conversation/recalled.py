@@ -1,6 +1,6 @@
 """What a memory gave into a conversation, marked, so that it is not learnt from there again.
 
-``tagged`` makes the block that a model sees; ``without_recalled`` removes such blocks, and
+``tag_passages`` makes the block that a model sees; ``without_recalled`` removes such blocks, and
 sentences of an assistant that restate what is known. A sentence restates a statement if it has none
 but its words, in any order and case, beside words such as "you told me that" or "yes, still".
 Several statements joined by commas or "and" are recognised each. Not recognised are paraphrases:
@@ -58,15 +58,15 @@ class _Statement(NamedTuple):
     denies: bool
 
 
-def tagged(passages: Sequence[str]) -> str:
+def tag_passages(passages: Sequence[str]) -> str:
     """Return the block that shows passages to a model, one a line; no passages can end or begin
     one, not even with one another.
     """
-    lines = [f"- {_untagged(' '.join(passage.split()))}" for passage in passages]
-    return "\n".join([OPEN, NOTICE, *_untagged("\n".join(lines)).splitlines(), CLOSE])
+    lines = [f"- {_without_tag(' '.join(passage.split()))}" for passage in passages]
+    return "\n".join([OPEN, NOTICE, *_without_tag("\n".join(lines)).splitlines(), CLOSE])
 
 
-def _untagged(text: str) -> str:
+def _without_tag(text: str) -> str:
     """A text without the tag, whatever it is written with; the words alone stay.
 
     A text that holds the tag is returned as it is read: without entities, invisible characters and

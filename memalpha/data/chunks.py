@@ -15,12 +15,12 @@ from memalpha.memory.memory import count_words
 from memalpha.text.encoding import plain_ids
 from memalpha.text.times import to_iso
 from memalpha.types import Chunk, Span, TokenCounter
-from memalpha.units import UNSPACED, cut
+from memalpha.units import UNSPACED, cut_text
 
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
-def apart(text: str) -> str:
+def space_signs(text: str) -> str:
     """Return a text with spaces around each sign of a script without spaces."""
     return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
 
@@ -30,7 +30,7 @@ def count_words_and_signs(text: str) -> int:
     words = count_words(text)
     if text.isascii() or len(_UNSPACED.findall(text)) <= words:
         return words
-    return len(apart(text).split())
+    return len(space_signs(text).split())
 
 
 def tokenizer_counter(name_or_path: str) -> TokenCounter:
@@ -50,14 +50,14 @@ def tokenizer_counter(name_or_path: str) -> TokenCounter:
     return lambda text: len(plain_ids(tokenizer, text))
 
 
-class Packed(NamedTuple):
+class PackedText(NamedTuple):
     """One chunk: the joined texts and their ascending indices."""
 
     text: str
     parts: tuple[int, ...]
 
 
-class Chunked(NamedTuple):
+class ChunkedTexts(NamedTuple):
     """Chunks, and the ascending chunk indices of each key."""
 
     chunks: tuple[Chunk, ...]
@@ -68,14 +68,14 @@ class Chunked(NamedTuple):
         return tuple(sorted({place for key in keys for place in self.places.get(key, ())})) or None
 
 
-def chunked(chunks: Iterable[tuple[Chunk, Iterable[Hashable]]]) -> Chunked:
+def index_chunks(chunks: Iterable[tuple[Chunk, Iterable[Hashable]]]) -> ChunkedTexts:
     """Return chunks, each given with the keys that it holds, and the places of the keys."""
     given = [(chunk, set(keys)) for chunk, keys in chunks]
     places: dict[Hashable, tuple[int, ...]] = defaultdict(tuple)
     for index, (_, keys) in enumerate(given):
         for key in keys:
             places[key] += (index,)
-    return Chunked(tuple(chunk for chunk, _ in given), dict(places))
+    return ChunkedTexts(tuple(chunk for chunk, _ in given), dict(places))
 
 
 def chunk_texts(
@@ -84,14 +84,14 @@ def chunk_texts(
     count: TokenCounter,
     rng: random.Random,
     separator: str = "\n\n",
-) -> Chunked:
+) -> ChunkedTexts:
     """Cut texts, each given with its key, to pieces that fit, and join them as ``pack_texts``
     does.
     """
-    pieces = [(key, piece) for key, text in texts for piece in cut(text, bounds[1], count)]
+    pieces = [(key, piece) for key, text in texts for piece in cut_text(text, bounds[1], count)]
     packed = pack_texts((piece for _, piece in pieces), bounds, count, rng, separator)
     keys = [key for key, _ in pieces]
-    return chunked((Chunk(text), map(keys.__getitem__, parts)) for text, parts in packed)
+    return index_chunks((Chunk(text), map(keys.__getitem__, parts)) for text, parts in packed)
 
 
 def pack_texts(
@@ -100,7 +100,7 @@ def pack_texts(
     count: TokenCounter,
     rng: random.Random,
     separator: str = "\n\n",
-) -> Iterator[Packed]:
+) -> Iterator[PackedText]:
     """Join consecutive texts, none above the upper bound, to chunks of lengths in tokens drawn
     uniformly from ``bounds``.
     """
@@ -111,16 +111,16 @@ def pack_texts(
     for index, text in enumerate(texts, start=1):
         added = count(text)
         if held and tokens + gap + added > (target if tokens >= low else high):
-            yield from _joined(held, index - 1, high, count, separator)
+            yield from _join_texts(held, index - 1, high, count, separator)
             held, tokens, target = [], 0, rng.randint(low, high)
         tokens += added + gap * bool(held)
         held.append(text)
-    yield from _joined(held, index, high, count, separator)
+    yield from _join_texts(held, index, high, count, separator)
 
 
-def _joined(
+def _join_texts(
     texts: Sequence[str], last: int, limit: int, count: TokenCounter, separator: str
-) -> Iterator[Packed]:
+) -> Iterator[PackedText]:
     """Join the texts before the number ``last`` to one chunk, or to more if the joined text counts
     more than the sum of its parts.
     """
@@ -131,7 +131,7 @@ def _joined(
             end -= 1
         first = last - len(texts)
         parts = tuple(range(first + start, first + end))
-        yield Packed(separator.join(texts[start:end]), parts)
+        yield PackedText(separator.join(texts[start:end]), parts)
         start = end
 
 
@@ -161,7 +161,7 @@ def dialogue_chunks(
     *,
     join: bool = False,
     turns: bool = False,
-) -> Chunked:
+) -> ChunkedTexts:
     """Make chunks of at most ``limit`` tokens, with ``join`` of sessions of one day; SchemaError if
     there is no turn.
 
@@ -184,7 +184,7 @@ def dialogue_chunks(
                 tokens = added
     if not made:
         raise SchemaError("no session has a turn")
-    return chunked(made)
+    return index_chunks(made)
 
 
 def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, set[str]]]:
@@ -214,4 +214,4 @@ def _lines(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[
         labels = [Span(0, len(turn.speaker) + 1)] if turn.speaker else None
         line = f"{turn.speaker}: {turn.text}" if turn.speaker else turn.text
         keys = {turn.key, session.key} - {""}
-        yield from ((piece, keys) for piece in cut(line, limit, count, labels))
+        yield from ((piece, keys) for piece in cut_text(line, limit, count, labels))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from memalpha import __version__
 from memalpha.data import natural, synthetic, toy
-from memalpha.data.chunks import apart, count_words_and_signs
+from memalpha.data.chunks import count_words_and_signs, space_signs
 from memalpha.data.published import (
     babi,
     banking77,
@@ -46,7 +46,7 @@ from memalpha.data.rows import PARQUET_NAME, iter_parquet, read_instances, write
 from memalpha.data.source import Source, Tally
 from memalpha.errors import InputError, SchemaError, from_extra
 from memalpha.files import file_sha256, replacing_folder
-from memalpha.plugins import GROUPS, find_plugins, load_plugin
+from memalpha.plugins import PLUGIN_GROUPS, find_plugins, load_plugin
 from memalpha.qa.metrics import LABEL_METRICS
 from memalpha.types import Instance, JsonMapping, JsonObject, Question, TokenCounter
 
@@ -217,33 +217,33 @@ def _asks_for_labels(instance: Instance) -> bool:
 
 
 def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", apart(unicodedata.normalize("NFKC", text).casefold()))
+    return re.findall(r"\w+", space_signs(unicodedata.normalize("NFKC", text).casefold()))
 
 
 def _length(words: str) -> int:
     return words.count(" ") + 1
 
 
-def _unlabelled(text: str) -> list[str]:
+def _without_labels(text: str) -> list[str]:
     """Return the words of each line, joined, without a label at its beginning."""
     return [" ".join(_words(_LABEL.sub("", line))) for line in text.split("\n")]
 
 
 def _lines(text: str, *, short: bool = False) -> Iterator[str]:
-    for words in _unlabelled(text):
+    for words in _without_labels(text):
         if _length(words) >= MIN_QUESTION_WORDS or (short and words and not words.isdigit()):
             yield words
 
 
 def _runs(text: str, step: int) -> Iterator[str]:
-    words = " ".join(_unlabelled(text)).split()
+    words = " ".join(_without_labels(text)).split()
     for start in range(0, len(words) - RUN_WORDS + 1, step):
         yield " ".join(words[start : start + RUN_WORDS])
 
 
 def _passages(text: str, *, short: bool) -> list[str]:
     blocks = re.split(r"\n\s*\n", text)
-    passages = [" ".join(filter(None, _unlabelled(block))) for block in blocks]
+    passages = [" ".join(filter(None, _without_labels(block))) for block in blocks]
     long = [passage for passage in passages if _length(passage) >= MIN_PASSAGE_WORDS]
     least = MIN_QUESTION_WORDS if short and not long else MIN_PASSAGE_WORDS
     return [passage for passage in passages if _length(passage) >= least]
@@ -310,7 +310,7 @@ _MODULES = (
     *(trec, banking77, clinc150, hwu64, pubmed_rct, csabstruct),
     *(sgd, natural, synthetic, toy),
 )
-SOURCES: Mapping[str, Source] = {
+BUILT_IN_SOURCES: Mapping[str, Source] = {
     source.name: source for module in _MODULES for source in module.SOURCES
 }
 """Of this package; ``all_sources`` adds those of plugins."""
@@ -318,18 +318,18 @@ SOURCES: Mapping[str, Source] = {
 
 @cache
 def all_sources() -> Mapping[str, Source]:
-    """Return ``SOURCES``, and the sources of plugins (group ``memalpha.sources``), by name.
+    """Return ``BUILT_IN_SOURCES`` and the sources of plugins (group ``memalpha.sources``) by name.
 
     InputError if a plugin cannot be loaded, is no source, or names one that is there.
     """
-    sources = dict(SOURCES)
+    sources = dict(BUILT_IN_SOURCES)
     for entry in find_plugins("memalpha.sources").values():
         loaded = load_plugin(entry)
         for source in loaded if isinstance(loaded, list) else [loaded]:
             if not isinstance(source, Source):
                 raise InputError(
                     f"the entry point {entry.name!r} gives {type(source).__name__} {source!r:.80}",
-                    expected=f"{GROUPS[entry.group]} at {entry.value}",
+                    expected=f"{PLUGIN_GROUPS[entry.group]} at {entry.value}",
                 )
             if source.name in sources:
                 raise InputError(

@@ -20,7 +20,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, Share
 from memalpha.data.pools import Attribute, Split, Templates, natural_pools
-from memalpha.data.source import Source, generated, in_order
+from memalpha.data.source import Source, ascending, from_generator
 from memalpha.data.synthetic import (
     Slot,
     SyntheticConfig,
@@ -28,12 +28,12 @@ from memalpha.data.synthetic import (
     article,
     made_up_word,
     make_question,
-    numbered,
+    number_questions,
 )
 from memalpha.qa.metrics import contains, words
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
-SOURCE = "natural"
+NATURAL_SOURCE = "natural"
 # shares of the people who write so
 _HABITS = {"lower": 0.3, "no stops": 0.35, "no apostrophes": 0.15, "typos": 0.25}
 _MARK = re.compile(r"\b(I'm|I've|I'd|I'll|I|my|myself|me)\b|\[([\w']+)\]")
@@ -59,7 +59,7 @@ class NaturalOptions(Options):
     templates: Templates | Literal[""] = ""
     n_chunks: Annotated[int, Field(ge=1, le=100)] = 3  # sessions in an instance
     # fewest and most facts of a session that has any, as 85% do
-    facts_per_chunk: Annotated[Range, in_order(1)] = (1, 3)
+    facts_per_chunk: Annotated[Range, ascending(1)] = (1, 3)
     p_change: Share = 0.35  # probability that a fact changes an earlier one
     p_retract: Share = 0.1  # probability that a fact takes an earlier one back
     # probability that a session has a planted order, a forged call or a false statement
@@ -85,9 +85,11 @@ class _Talk(NamedTuple):
     facts: list[Fact]
 
 
-def make_instance(index: int, seed: int, options: NaturalOptions = NaturalOptions()) -> Instance:
+def make_natural_instance(
+    index: int, seed: int, options: NaturalOptions = NaturalOptions()
+) -> Instance:
     """Return instance ``index`` of the sequence given by (seed, options)."""
-    life = _Life(random.Random(f"{SOURCE}:{options.split}:{seed}:{index}"), options)
+    life = _Life(random.Random(f"{NATURAL_SOURCE}:{options.split}:{seed}:{index}"), options)
     first = life.rng.randrange(365)
     pauses = [life.rng.randint(1, 30) for _ in range(options.n_chunks - 1)]
     numbers = accumulate(pauses, initial=first)
@@ -98,8 +100,8 @@ def make_instance(index: int, seed: int, options: NaturalOptions = NaturalOption
         for day, (lines, _) in zip(days, sessions, strict=True)
     ]
     facts = tuple(fact for _, told in sessions for fact in told)
-    name = f"{SOURCE}-{options.split}-{seed}-{index}"
-    return Instance(name, SOURCE, tuple(chunks), life.questions(), facts)
+    name = f"{NATURAL_SOURCE}-{options.split}-{seed}-{index}"
+    return Instance(name, NATURAL_SOURCE, tuple(chunks), life.questions(), facts)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -410,7 +412,7 @@ class _Life(World):
         if self.name:
             text = self.rng.choice(self.frames["ask_name"])
             asked.append(make_question(text, None, "single", [self.name], [], [0]))
-        return numbered(self.rng, asked, self.options.max_questions)
+        return number_questions(self.rng, asked, self.options.max_questions)
 
     def _question(self, slot: Slot) -> Question:
         person = self.folk[slot.subject]
@@ -436,9 +438,9 @@ class _Life(World):
 
 SOURCES = [
     Source(
-        SOURCE,
+        NATURAL_SOURCE,
         "generated conversations as people write them",
-        generated(make_instance),
+        from_generator(make_natural_instance),
         NaturalOptions,
         needs_input=False,
     ),

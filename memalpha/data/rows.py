@@ -188,7 +188,7 @@ def data_files(source: str, pattern: str) -> list[Path]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _open(path: Path) -> Iterator[IO[bytes]]:
     try:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             yield file  # type: ignore[misc]
@@ -197,7 +197,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
-    with _opened(path) as file:
+    with _open(path) as file:
         for number, line in enumerate(file, start=1):
             yield f"{path.name} line {number}", line
 
@@ -223,11 +223,11 @@ def _json(raw: bytes | str, what: str) -> object:
         ) from error
 
 
-def read_json(path: Path) -> Row:
+def read_document(path: Path) -> Row:
     """Read a whole JSON document; SchemaError if it is damaged, InputError if it is packed and
     expands to more than ``MAX_UNPACKED`` bytes.
     """
-    with _opened(path) as file:
+    with _open(path) as file:
         raw = file.read(MAX_UNPACKED + 1 if path.suffix.lower() == ".gz" else -1)
     if len(raw) > MAX_UNPACKED and path.suffix.lower() == ".gz":
         raise InputError(
@@ -238,7 +238,7 @@ def read_json(path: Path) -> Row:
 
 
 def _document_rows(path: Path) -> Iterator[Row]:
-    data = read_json(path).data
+    data = read_document(path).data
     for number, item in enumerate(data if isinstance(data, list) else [data]):
         yield Row(f"{path.name} item {number}", item)
 
@@ -249,7 +249,7 @@ def _line_rows(path: Path) -> Iterator[Row]:
 
 def _table_rows(path: Path) -> Iterator[Row]:
     csv.field_size_limit(2**31 - 1)  # process-wide
-    with _opened(path) as file:
+    with _open(path) as file:
         text = TextIOWrapper(file, encoding="utf-8-sig", newline="")
         table = csv.DictReader(text, strict=True)
         try:
@@ -271,7 +271,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
     try:
         table = parquet.ParquetFile(path)
         rows = (row for batch in table.iter_batches(batch_size=16) for row in batch.to_pylist())
-        yield from _named(rows, Features.from_arrow_schema(table.schema_arrow), path.name)
+        yield from _name_classes(rows, Features.from_arrow_schema(table.schema_arrow), path.name)
     except (NotImplementedError, OverflowError, ValueError, OSError) as error:
         raise SchemaError(
             f"{path} is not a Parquet file that can be read: {error}", fix=_AGAIN
@@ -284,7 +284,7 @@ def _hub_rows(name: str, split: str) -> Iterator[Row]:
 
     try:
         rows = load_dataset(*name.split(":"), split=split, streaming=True)
-        yield from _named(rows, rows.features, f"{name} {split}")
+        yield from _name_classes(rows, rows.features, f"{name} {split}")
     except (OSError, RuntimeError, ValueError, OverflowError, DatasetsError) as error:
         raise InputError(
             f"no file {name}, and split {split!r} of that set on the Hub: {error}",
@@ -293,7 +293,7 @@ def _hub_rows(name: str, split: str) -> Iterator[Row]:
         ) from error
 
 
-def _named(rows: Iterable[Any], features: JsonMapping | None, where: str) -> Iterator[Row]:
+def _name_classes(rows: Iterable[Any], features: JsonMapping | None, where: str) -> Iterator[Row]:
     """Yield rows with the names of classes in place of their numbers, None for one without."""
     labels = {key: each.names for key, each in (features or {}).items() if hasattr(each, "int2str")}
     for number, row in enumerate(rows):
@@ -322,7 +322,7 @@ def _fields(kind: type) -> dict[str, tuple[Any, Any]]:
     return {field.name: (hints[field.name], field.default) for field in stored}
 
 
-def _read(kind: Any, row: Row, *, blank: bool = False) -> Any:
+def _read_value(kind: Any, row: Row, *, blank: bool = False) -> Any:
     """Return a value as a data class of ``memalpha.types``, or as the type of one of its fields;
     null is as if it were missing.
     """
@@ -332,15 +332,15 @@ def _read(kind: Any, row: Row, *, blank: bool = False) -> Any:
             if name not in known and field.data is not None:
                 raise field.unfit(f"one of {', '.join(known)}")
         given = {
-            name: _read(hint, row[name], blank=default == "")
+            name: _read_value(hint, row[name], blank=default == "")
             for name, (hint, default) in known.items()
             if row[name].data is not None or default is MISSING
         }
         return kind(**given)  # type: ignore[operator]
     if get_origin(kind) is tuple:
-        return tuple(_read(get_args(kind)[0], item) for item in row.items())
+        return tuple(_read_value(get_args(kind)[0], item) for item in row.items())
     if NoneType in get_args(kind):
-        return _read(get_args(kind)[0], row)
+        return _read_value(get_args(kind)[0], row)
     return _value(kind, row, blank=blank)
 
 
@@ -363,7 +363,7 @@ def instance_from_json(data: object, where: str, seen: set[str] | None = None) -
     in ``seen`` (it is added).
     """
     row = Row(where, data)
-    instance: Instance = _read(Instance, row)
+    instance: Instance = _read_value(Instance, row)
     if not instance.chunks:
         raise row["chunks"].unfit("at least one chunk")
     for question in row["questions"].items():

@@ -1,9 +1,9 @@
 """What a data source is, and what all loaders share: options, and drafts of instances.
 
 A loader makes a ``Draft`` for each instance, which holds every question that the input asks there,
-as a question or as ``Skipped`` with the reason. What it cannot read is ``Skipped``, too, so nothing
-is lost silently; ``Tally`` counts. The same input, options, seed and token counter give the same
-instances; each has a question, and ids are unique.
+as a question or as ``SkippedItem`` with the reason. What it cannot read is ``SkippedItem``, too, so
+nothing is lost silently; ``Tally`` counts. The same input, options, seed and token counter give the
+same instances; each has a question, and ids are unique.
 """
 
 import logging
@@ -16,14 +16,14 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, NonNegativeInt, PositiveInt
 
-from memalpha.config import Options, Range, read
+from memalpha.config import Options, Range, make_options
 from memalpha.data.chunks import count_words_and_signs
 from memalpha.data.rows import Row, iter_rows
 from memalpha.errors import InputError, SchemaError
 from memalpha.qa.metrics import check_metric
 from memalpha.types import Chunk, Fact, Instance, JsonMapping, Question, TokenCounter
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _S = TypeVar("_S")
 _T = TypeVar("_T")
 EMPTY_ANSWER = "empty answer"  # skip reason: a question without an accepted answer
@@ -31,7 +31,7 @@ MALFORMED = "malformed"  # skip reason: not of the set's form
 _MAX_PROBLEMS = 20
 
 
-def in_order(least: int) -> AfterValidator:
+def ascending(least: int) -> AfterValidator:
     """Return a check of a pair (fewest, most), neither below ``least``."""
 
     def check(bounds: tuple[int, int]) -> tuple[int, int]:
@@ -48,7 +48,7 @@ def _known_metric(name: str) -> str:
     return name
 
 
-Bounds = Annotated[Range, in_order(1)]  # minimum and maximum, both at least 1
+Bounds = Annotated[Range, ascending(1)]  # minimum and maximum, both at least 1
 Metric = Annotated[str, AfterValidator(_known_metric)]
 
 
@@ -69,7 +69,7 @@ class TextOptions(CommonOptions):
     metric: Metric = ""  # metric of every question ("" = that of its kind)
 
 
-class Skipped(NamedTuple):
+class SkippedItem(NamedTuple):
     """Questions of the input that are in no instance, and why; with 0 questions only a note of
     what was done.
     """
@@ -85,11 +85,11 @@ class Draft(NamedTuple):
     id: str
     source: str
     chunks: tuple[Chunk, ...]
-    asked: Sequence[Question | Skipped] = ()
+    asked: Sequence[Question | SkippedItem] = ()
     facts: tuple[Fact, ...] = ()
     rng: random.Random | None = None  # draws questions if there are too many; None: by the id
 
-    def ask(self, items: Iterable[_S], make: Callable[[_S], Question | Skipped]) -> "Draft":
+    def ask(self, items: Iterable[_S], make: Callable[[_S], Question | SkippedItem]) -> "Draft":
         """Return the draft with the question that ``make`` reads of each item, too."""
         return self._replace(asked=[*self.asked, *read_each(items, make)])
 
@@ -102,7 +102,7 @@ class Tally:
     notes: Counter[str] = field(default_factory=Counter)  # other events
     problems: list[str] = field(default_factory=list)  # the first ones
 
-    def instances(self, loaded: Iterable[Instance | Skipped]) -> Iterator[Instance]:
+    def instances(self, loaded: Iterable[Instance | SkippedItem]) -> Iterator[Instance]:
         """Yield the instances among what a source gives, and count the rest."""
         for item in loaded:
             if isinstance(item, Instance):
@@ -112,12 +112,12 @@ class Tally:
             counts[item.reason] += item.questions or 1
             if item.problem and len(self.problems) < _MAX_PROBLEMS:
                 self.problems.append(item.problem)
-                log.warning("skipped: %s", item.problem)
+                _log.warning("skipped: %s", item.problem)
 
 
 def read_each(
     items: Iterable[_S], make: Callable[..., _T], *arguments: object
-) -> Iterator[_T | Skipped]:
+) -> Iterator[_T | SkippedItem]:
     """Yield ``make(item, *arguments)`` of each item; one that raises a SchemaError is a malformed
     question.
     """
@@ -125,7 +125,7 @@ def read_each(
         try:
             yield make(item, *arguments)
         except SchemaError as error:
-            yield Skipped(MALFORMED, problem=str(error).replace("\n  ", "; "))
+            yield SkippedItem(MALFORMED, problem=str(error).replace("\n  ", "; "))
 
 
 def by_row(make: Callable[[Row, Any, TokenCounter], Draft]) -> "Loader":
@@ -137,7 +137,7 @@ def by_row(make: Callable[[Row, Any, TokenCounter], Draft]) -> "Loader":
     return load
 
 
-def generated(make: Callable[[int, int, Any], Instance]) -> "Loader":
+def from_generator(make: Callable[[int, int, Any], Instance]) -> "Loader":
     """Return a loader of ``options.n`` instances; ``make`` takes (index, seed, options)."""
 
     def load(source: str, options: Any, seed: int, count: TokenCounter) -> Iterator[Instance]:
@@ -146,12 +146,12 @@ def generated(make: Callable[[int, int, Any], Instance]) -> "Loader":
     return load
 
 
-Loaded = Draft | Instance | Skipped
+Loaded = Draft | Instance | SkippedItem
 Loader = Callable[[str, Any, int, TokenCounter], Iterable[Loaded]]
 """(path, Hub name or "" for generated data; options; seed; token counter) to what was read."""
 
 
-def finish(loaded: Iterable[Loaded], options: Any, seed: int) -> Iterator[Instance | Skipped]:
+def finish(loaded: Iterable[Loaded], options: Any, seed: int) -> Iterator[Instance | SkippedItem]:
     """Make instances of the drafts that have questions, with unique ids, within the limits of
     ``options``.
     """
@@ -162,19 +162,19 @@ def finish(loaded: Iterable[Loaded], options: Any, seed: int) -> Iterator[Instan
             yield draft
             continue
         asked = [_with_an_answer(item) for item in draft.asked]
-        yield from (item for item in asked if isinstance(item, Skipped))
-        questions = _numbered(asked)
+        yield from (item for item in asked if isinstance(item, SkippedItem))
+        questions = _number_questions(asked)
         if not questions:
-            yield Skipped("instances without questions dropped", questions=0)
+            yield SkippedItem("instances without questions dropped", questions=0)
         elif options.max_instances and number >= options.max_instances:
-            yield Skipped("over max_instances", len(questions))
+            yield SkippedItem("over max_instances", len(questions))
         else:
             number += 1
             name = free_id(draft.id, ids)
             rng = draft.rng or random.Random(f"{draft.source}:{seed}:{name}")
             over = len(questions) - (options.max_questions or len(questions))
             if over > 0:
-                yield Skipped("over max_questions", over)
+                yield SkippedItem("over max_questions", over)
                 drawn = rng.sample(range(len(questions)), options.max_questions)
                 questions = [questions[i] for i in sorted(drawn)]
             taken: dict[str, int] = {}
@@ -182,11 +182,11 @@ def finish(loaded: Iterable[Loaded], options: Any, seed: int) -> Iterator[Instan
             yield Instance(name, draft.source, draft.chunks, named, draft.facts)
 
 
-def _with_an_answer(item: Question | Skipped) -> Question | Skipped:
-    return Skipped(EMPTY_ANSWER) if isinstance(item, Question) and not item.answers else item
+def _with_an_answer(item: Question | SkippedItem) -> Question | SkippedItem:
+    return SkippedItem(EMPTY_ANSWER) if isinstance(item, Question) and not item.answers else item
 
 
-def _numbered(asked: Iterable[Question | Skipped]) -> list[Question]:
+def _number_questions(asked: Iterable[Question | SkippedItem]) -> list[Question]:
     """Return the questions, those without an id under their place among all that was asked."""
     placed = [each for each in asked if isinstance(each, Question) or each.questions]
     return [
@@ -226,7 +226,7 @@ class Source:
         if isinstance(options, Mapping) and str(options.get("preset")) in self.presets:
             given = {name: value for name, value in options.items() if value is not None}
             options = {**asdict(self.presets[given["preset"]]), **given}
-        return read(self.options, options, f"source {self.name!r}")
+        return make_options(self.options, options, f"source {self.name!r}")
 
     def load(
         self,
@@ -234,7 +234,7 @@ class Source:
         options: JsonMapping | None = None,
         seed: int = 0,
         count_tokens: TokenCounter = count_words_and_signs,
-    ) -> Iterable[Instance | Skipped]:
+    ) -> Iterable[Instance | SkippedItem]:
         """Load from a file, folder or Hub name (None for generated data); InputError, also later,
         for bad input or options.
         """

@@ -17,12 +17,12 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, Share
 from memalpha.data.pools import Attribute, Pools, Split, Templates, hostile_lines, pools
-from memalpha.data.source import Source, generated, in_order
+from memalpha.data.source import Source, ascending, from_generator
 from memalpha.errors import InputError
 from memalpha.qa.metrics import contains
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
-SOURCE = "synthetic"
+SYNTHETIC_SOURCE = "synthetic"
 CASCADE = "cascade"
 ABSENCE = "absence"
 _MAX_VALUES = 3  # current values of an attribute with several values
@@ -39,9 +39,9 @@ class SyntheticConfig(Options):
     n_chunks: PositiveInt = 3  # sessions in an instance
     people: PositiveInt = 3  # persons who speak
     # fewest and most facts of a session, while any is possible; the last has one if none has
-    facts_per_chunk: Annotated[Range, in_order(0)] = (3, 4)
+    facts_per_chunk: Annotated[Range, ascending(0)] = (3, 4)
     # fewest and most lines without a fact; at least one if a session may have no facts
-    chitchat_per_chunk: Annotated[Range, in_order(0)] = (2, 3)
+    chitchat_per_chunk: Annotated[Range, ascending(0)] = (2, 3)
     p_change: Share = 0.35  # probability that a fact changes an earlier one
     p_retract: Share = 0.1  # probability that a fact takes an earlier one back
     # probability that a new fact is of an attribute with several values (pets, hobbies)
@@ -94,15 +94,17 @@ class SpokenLine(NamedTuple):
 
 def generate(n: int, seed: int, config: SyntheticConfig = PRESETS["small"]) -> list[Instance]:
     """Return instances 0 to n - 1."""
-    return [make_instance(index, seed, config) for index in range(n)]
+    return [make_synthetic_instance(index, seed, config) for index in range(n)]
 
 
-def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["small"]) -> Instance:
+def make_synthetic_instance(
+    index: int, seed: int, config: SyntheticConfig = PRESETS["small"]
+) -> Instance:
     """Return instance ``index`` of the sequence given by (seed, split, config)."""
     place = f"{config.split}:{seed}:{index}"
-    rng = random.Random(f"{SOURCE}:{place}")
-    attacker = random.Random(f"{SOURCE}:hostile:{place}")
-    linker = random.Random(f"{SOURCE}:dependence:{place}")
+    rng = random.Random(f"{SYNTHETIC_SOURCE}:{place}")
+    attacker = random.Random(f"{SYNTHETIC_SOURCE}:hostile:{place}")
+    linker = random.Random(f"{SYNTHETIC_SOURCE}:dependence:{place}")
     world = World(rng, pools(config.split, config.templates), config)
     told = [world.session(chunk) for chunk in range(config.n_chunks)]
     day = date(2023, 1, 1) + timedelta(days=rng.randrange(365))
@@ -123,11 +125,13 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
     possible = [question for slot in world.slots for question in _about(rng, slot, days, world)]
     drawn = [(rng.random(), question) for question in possible]
     asked = [each for draw, each in drawn if each.kind != "time" or draw < config.p_time]
-    questions = numbered(rng, [*asked, *dependent], config.max_questions)
+    questions = number_questions(rng, [*asked, *dependent], config.max_questions)
     texts = ["\n".join(line.text for line in lines if line.text) for lines in sessions]
     chunks = tuple(map(Chunk, texts, days))
     facts = [fact for lines in sessions for line in lines for fact in line.facts]
-    return Instance(f"{config.split}-{seed}-{index}", SOURCE, chunks, questions, tuple(facts))
+    return Instance(
+        f"{config.split}-{seed}-{index}", SYNTHETIC_SOURCE, chunks, questions, tuple(facts)
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -332,7 +336,9 @@ def article(word: str) -> str:
 
 # ------------------------------------------------------------------------------------------------
 # questions
-def numbered(rng: random.Random, asked: Sequence[Question], most: int) -> tuple[Question, ...]:
+def number_questions(
+    rng: random.Random, asked: Sequence[Question], most: int
+) -> tuple[Question, ...]:
     """Return at most ``most`` questions (0 = all), drawn uniformly, with ids."""
     if 0 < most < len(asked):
         asked = [asked[i] for i in sorted(rng.sample(range(len(asked)), most))]
@@ -460,7 +466,7 @@ SOURCES = [
     Source(
         "synthetic",
         "generated dialogues with changes and retractions",
-        generated(make_instance),
+        from_generator(make_synthetic_instance),
         SyntheticConfig,
         needs_input=False,
         presets=PRESETS,

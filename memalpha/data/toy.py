@@ -12,12 +12,12 @@ from pydantic import PositiveInt
 
 from memalpha.config import Options
 from memalpha.data.pools import Split
-from memalpha.data.source import Source, generated
+from memalpha.data.source import Source, from_generator
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.types import Chunk, Instance, Operation, OperationKind, Question
 
-SOURCE = "toy"
+TOY_SOURCE = "toy"
 THINGS = tuple(  # what is asked for
     "apple boat candle door engine feather guitar hammer island jacket kettle ladder "
     "mirror needle orange pencil quilt ribbon saddle table umbrella violin window yacht".split()
@@ -38,9 +38,9 @@ class ToyOptions(Options):
     split: Split = "train"  # train or test sequence
 
 
-def make_instance(index: int, seed: int, options: ToyOptions) -> Instance:
+def make_toy_instance(index: int, seed: int, options: ToyOptions) -> Instance:
     """Return instance ``index`` of the sequence given by (seed, split)."""
-    rng = random.Random(f"{SOURCE}:{options.split}:{seed}:{index}")
+    rng = random.Random(f"{TOY_SOURCE}:{options.split}:{seed}:{index}")
     things = rng.sample(THINGS, _CHUNKS * _A_CHUNK)
     noise = rng.sample(NOISE, _CHUNKS * _A_CHUNK)
     chunks = []
@@ -53,8 +53,8 @@ def make_instance(index: int, seed: int, options: ToyOptions) -> Instance:
         for word in things[own]:
             id = f"q{len(questions)}"
             questions.append(Question(f"was {word} seen?", (word,), evidence=(place,), id=id))
-    name = f"{SOURCE}-{options.split}-{seed}-{index}"
-    return Instance(name, SOURCE, tuple(chunks), tuple(questions))
+    name = f"{TOY_SOURCE}-{options.split}-{seed}-{index}"
+    return Instance(name, TOY_SOURCE, tuple(chunks), tuple(questions))
 
 
 def toy_schema(max_entries: int = _CHUNKS * _A_CHUNK) -> MemorySchema:
@@ -91,7 +91,7 @@ SOURCES = (
     Source(
         "toy",
         "the smallest generated task, for nano policies",
-        generated(make_instance),
+        from_generator(make_toy_instance),
         ToyOptions,
         needs_input=False,
     ),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from memalpha.generation.graphs import CapturedStep
 
 
-def draw(
+def draw_tokens(
     logits: Tensor, sampling: Sampling, uniforms: Tensor, *, logprobs: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """Draw one token per row of logits (rows, vocabulary): its uniform number selects in the
@@ -113,7 +113,7 @@ def forward(
     return logits
 
 
-class Read:
+class ForwardInput:
     """A forward over new tokens ``ids`` (R, W) of all rows, which come to ``slots`` (W,).
 
     ``last`` (R, 1) says which token is the last of each row; ``logits`` are those after it.
@@ -190,7 +190,7 @@ class Step:
         rows = self.rows
         _, ends, logprobs = self.drawing
         uniforms = rows.uniforms.index_select(1, self.count).squeeze(1)
-        tokens, values = draw(logits, self.drawing.sampling, uniforms, logprobs=logprobs)
+        tokens, values = draw_tokens(logits, self.drawing.sampling, uniforms, logprobs=logprobs)
         rows.tokens.index_copy_(1, self.count, tokens[:, None])
         if values is not None:
             rows.logprobs.index_copy_(1, self.count, values[:, None])

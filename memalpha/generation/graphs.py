@@ -16,10 +16,10 @@ from torch import Tensor
 
 from memalpha.agent.step import window_of
 from memalpha.generation.cache import BufferCache, Room
-from memalpha.generation.decoding import CHECK_EVERY, Read, Step
+from memalpha.generation.decoding import CHECK_EVERY, ForwardInput, Step
 from memalpha.generation.products import Products, using
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 PLAIN_MODELS = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
 """Model types of transformers with dense layers, whose logits are the unchanged output of the
@@ -61,7 +61,7 @@ def rounded_up(count: int, unit: int) -> int:
     return -(-count // unit) * unit
 
 
-Unit = TypeVar("Unit", Step, Read)
+Unit = TypeVar("Unit", Step, ForwardInput)
 
 
 class Graphs:
@@ -112,7 +112,7 @@ class Graphs:
 
     def read(self, cache: BufferCache, *given: Any) -> Tensor:
         """Return the logits of a :class:`Read`: captured when its shape comes again."""
-        read = Read(self.model, cache, *given)
+        read = ForwardInput(self.model, cache, *given)
         cache.allocate(len(read.ids))
         cache.write_at(read.slots)
         key = self._key(read)
@@ -160,10 +160,10 @@ class Graphs:
         yield from self.rounded.values()
         yield from self.room.flat
 
-    def _key(self, unit: Step | Read) -> Hashable:
+    def _key(self, unit: Step | ForwardInput) -> Hashable:
         return type(unit), unit.shape, self._adapters
 
-    def _replay_of(self, unit: Step | Read) -> Callable[[], None]:
+    def _replay_of(self, unit: Step | ForwardInput) -> Callable[[], None]:
         if not self._fails:
             try:
                 with CAPTURING:
@@ -172,11 +172,11 @@ class Graphs:
                 raise
             except RuntimeError as error:
                 message = "completions are drawn slowly: CUDA does not capture a forward (%s)"
-                logger.warning(message, error)
+                _logger.warning(message, error)
                 self._fails = True
         return unit
 
-    def _capture(self, unit: Step | Read) -> Callable[[], None]:
+    def _capture(self, unit: Step | ForwardInput) -> Callable[[], None]:
         device = self.model.device
         before = [tensor.clone() for tensor in unit.state]
         own: Any = torch.cuda.current_stream(device)

@@ -34,10 +34,17 @@ from memalpha.generation.graphs import (
     captures,
     rounded_up,
 )
-from memalpha.generation.products import Products, exact, fast_linears, merged_lora, restored, using
+from memalpha.generation.products import (
+    Products,
+    exact,
+    fast_linears,
+    merged_lora,
+    restoring,
+    using,
+)
 from memalpha.generation.small import NoCopyError, alone, architecture, ask_copy, reason_of
 from memalpha.text.encoding import chat_ids, in_common, plain_ids, turn_end
-from memalpha.text.thinking import THINK, decoded, opens_thinking
+from memalpha.text.thinking import THINK, decode_completion, opens_thinking
 from memalpha.types import Completion, Generator, Message, Prompt, Sampling, StopReason
 
 # ------------------------------------------------------------------------------------------------
@@ -46,7 +53,7 @@ from memalpha.types import Completion, Generator, Message, Prompt, Sampling, Sto
 _MANY = 4  # rows from which laying out the weights anew pays
 
 
-class _Prefilled(NamedTuple):
+class _Prefill(NamedTuple):
     """D different prompts: their cache, and of each the logits after it (D, vocabulary), its length
     (D,), and the slots it attends to (D, capacity); ``source`` (rows,) says which each row has.
     """
@@ -134,7 +141,7 @@ class HFGenerator:
         completions: dict[int, Completion] = {}
         with (
             torch.no_grad(),
-            restored(self.model.modules(), "training"),
+            restoring(self.model.modules(), "training"),
             using(self._products if self.keep_products else Products()),
             graphs.call() if graphs else nullcontext(),
             merged_lora(self.model) if merge else nullcontext(),
@@ -162,7 +169,7 @@ class HFGenerator:
         before = torch.arange(longest - most - 1, longest - 1, device=device)
         with (
             torch.no_grad(),
-            restored(self.model.modules(), "training"),
+            restoring(self.model.modules(), "training"),
             using(self._products if self.keep_products else Products()),
             fast_linears(self.model, lay_out=self.keep_products),
         ):
@@ -207,15 +214,13 @@ class HFGenerator:
         ends = self.end_ids
         for tokens, values, length in zip(*(part.tolist() for part in drawn), strict=True):
             ids = tuple(tokens[:length])
-            text = decoded(self.tokenizer, ids)
+            text = decode_completion(self.tokenizer, ids)
             stop = StopReason.END if ids[-1] in ends else StopReason.LENGTH
             logprobs = tuple(values[:length]) if self.logprobs else None
             completions.append(Completion(ids, text, stop, logprobs))
         return completions
 
-    def _prefill(
-        self, rows: Sequence[Prompt], new_tokens: int, graphs: Graphs | None
-    ) -> _Prefilled:
+    def _prefill(self, rows: Sequence[Prompt], new_tokens: int, graphs: Graphs | None) -> _Prefill:
         device = self.model.device
         prompts = list({row.ids: row for row in rows}.values())
         shared = [min(prompt.shared, len(prompt.ids) - 1) for prompt in prompts]  # one own at least
@@ -271,7 +276,7 @@ class HFGenerator:
         logits = logits.float()
         for token, bias in self.first_bias.items():
             logits[:, token] += bias
-        return _Prefilled(cache, logits, starts + own_lengths, seen, source)
+        return _Prefill(cache, logits, starts + own_lengths, seen, source)
 
     def _read_prefixes(
         self,
@@ -325,7 +330,7 @@ class HFGenerator:
         return replace(prompt, shared=max(prompt.shared, len(self.opening))) if opened else prompt
 
     def _decode(
-        self, prefilled: _Prefilled, sampling: Sampling, uniforms: Tensor
+        self, prefilled: _Prefill, sampling: Sampling, uniforms: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return tokens, their log-probabilities, and the length of each completion."""
         device = prefilled.logits.device
@@ -337,7 +342,7 @@ class HFGenerator:
         return tokens, logprobs, torch.where(ended.any(1), first, sampling.max_new_tokens)
 
     def _step(
-        self, prefilled: _Prefilled, sampling: Sampling, uniforms: Tensor
+        self, prefilled: _Prefill, sampling: Sampling, uniforms: Tensor
     ) -> Step | CapturedStep:
         """Return the decoding step of all rows, their first tokens drawn."""
         cache, logits, lengths, seen, source = prefilled
@@ -387,9 +392,9 @@ class _OfCopy(HFGenerator):
         pass
 
 
-TRIED = [Prompt((), (3, 4, 5, 6), 3), Prompt((), (3, 4, 5, 7, 8), 3), Prompt((), (9, 10), 0)]
+_TRIED = [Prompt((), (3, 4, 5, 6), 3), Prompt((), (3, 4, 5, 7, 8), 3), Prompt((), (9, 10), 0)]
 """Within the window of a copy with the tokens drawn."""
-EXACT = 1e-4
+_EXACT = 1e-4
 
 
 def try_draws(copy: Any) -> str:
@@ -402,14 +407,14 @@ def try_draws(copy: Any) -> str:
     uniforms = torch.tensor([[0.2, 0.7, 0.4], [0.9, 0.1, 0.5], [0.3, 0.6, 0.8]])
     with torch.no_grad():
         try:
-            prefilled = generator._prefill(TRIED, sampling.max_new_tokens, None)
+            prefilled = generator._prefill(_TRIED, sampling.max_new_tokens, None)
             tokens, logprobs, _ = generator._decode(prefilled, sampling, uniforms)
         except Exception as error:  # noqa: BLE001 - whatever code of others raises
             return reason_of(error)
-        for prompt, drawn, values in zip(TRIED, tokens, logprobs, strict=True):
+        for prompt, drawn, values in zip(_TRIED, tokens, logprobs, strict=True):
             logits = alone(copy, (*prompt.ids, *drawn.tolist()))[len(prompt.ids) - 1 : -1]
             own = logits.log_softmax(-1).gather(1, drawn[:, None])[:, 0]
-            if not torch.allclose(own, values, rtol=0, atol=EXACT):
+            if not torch.allclose(own, values, rtol=0, atol=_EXACT):
                 return "rows of one batch, or the tokens before, are not computed as by themselves"
     return ""
 
@@ -535,7 +540,7 @@ def frozen_base(
 
     @contextmanager
     def without_adapters() -> Iterator[None]:
-        with restored(model.parameters(), "requires_grad"), model.disable_adapter():
+        with restoring(model.parameters(), "requires_grad"), model.disable_adapter():
             yield
 
     return AnsweringModel(generator, tokenizer, max_new_tokens, without_adapters)

@@ -36,7 +36,7 @@ def float32_products() -> str:
     return "oneDNN" if faster() else "PyTorch"
 
 
-def plain(*tensors: Tensor, kind: torch.dtype = torch.float32) -> bool:
+def with_plain_products(*tensors: Tensor, kind: torch.dtype = torch.float32) -> bool:
     """Whether all are whole tensors of this type, neither sharded by FSDP2 nor by ZeRO-3."""
     kinds = all(t.dtype is kind and type(t) in (Tensor, nn.Parameter) for t in tensors)
     return kinds and not any(hasattr(t, "ds_id") for t in tensors)
@@ -47,7 +47,7 @@ def fits(weight: Tensor) -> bool:
     outside autocast.
     """
     cpu = weight.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-    return cpu and weight.numel() >= LEAST and plain(weight) and faster()
+    return cpu and weight.numel() >= LEAST and with_plain_products(weight) and faster()
 
 
 class Products(dict[tuple[Tensor, Hashable], Any]):
@@ -110,7 +110,7 @@ def blocks(weight: Tensor, rows: int) -> Sequence[Tensor]:
     return parts
 
 
-def rounded(weight: Tensor, kind: torch.dtype) -> Tensor:
+def round_weight(weight: Tensor, kind: torch.dtype) -> Tensor:
     """Return a frozen weight in another type, without a gradient; inside ``using`` rounded once."""
     if weight.dtype is kind:
         return weight
@@ -190,8 +190,8 @@ def merged_lora(model: nn.Module) -> Iterator[None]:
     layers = [layer for layer, names in adapters.items() if names]
     weights = [layer.get_base_layer().weight for layer in layers]
     with (
-        restored(weights, "data"),
-        restored(layers, "merged_adapters"),
+        restoring(weights, "data"),
+        restoring(layers, "merged_adapters"),
         using(Products()) if layers else nullcontext(),
     ):
         for layer, weight in zip(layers, weights, strict=True):
@@ -217,7 +217,7 @@ def _plain_adapters(layer: Any) -> list[str]:
 
 
 @contextmanager
-def restored(items: Iterable[Any], *names: str) -> Iterator[None]:
+def restoring(items: Iterable[Any], *names: str) -> Iterator[None]:
     """Put these attributes of the items back after the block, also if it raises.
 
     For ``requires_grad``: PEFT's switching of adapters makes all weights of the active one

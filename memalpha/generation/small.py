@@ -23,7 +23,7 @@ from memalpha.types import JsonObject
 VOCABULARY = 64
 HEAD = 16
 """Size of a head to which sizes are brought down, if they can be divided so."""
-HEADS = 4
+ATTENTION_HEADS = 4
 LAYERS = 2
 """Layers, unless it takes more until each kind has come."""
 EXPERTS = 16
@@ -81,7 +81,7 @@ def ask_copy(base: Any, question: Callable[[Any], CopyAnswer]) -> CopyAnswer:
         key = (question, kind, json.dumps(config.to_dict(), sort_keys=True, default=str))
         if key in _answers:
             return cast("CopyAnswer", _answers[key])
-        with undisturbed():
+        with keeping_random_state():
             copy = small_model(kind, config)
             alone(copy, range(3, 3 + WINDOW))
     except Exception as error:
@@ -89,7 +89,7 @@ def ask_copy(base: Any, question: Callable[[Any], CopyAnswer]) -> CopyAnswer:
         raise NoCopyError(
             f"no small copy of {kind.__name__} computes ({reason_of(error)})"
         ) from error
-    with undisturbed():
+    with keeping_random_state():
         answer = _answers[key] = question(copy)
     return answer
 
@@ -98,7 +98,7 @@ def small_copy(base: Any) -> Any:
     """Return a small copy of a transformers model; random numbers of the process stay as they are.
     Raises what transformers does if it cannot be made.
     """
-    with undisturbed():
+    with keeping_random_state():
         return small_model(architecture(base), small_config(base.config))
 
 
@@ -155,7 +155,7 @@ def reason_of(error: Exception) -> str:
 
 
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def keeping_random_state() -> Iterator[None]:
     """Let the random numbers of the process be, whatever is drawn within, and the user at peace."""
     state = random.getstate()
     verbosity = logging.get_verbosity()
@@ -264,7 +264,9 @@ def _divisors(values: Mapping[str, Any]) -> tuple[int, int]:
     count = gcd(*heads) if heads else 1
     most = max(heads, default=1)
     while (
-        count % (2 * share) == 0 and most >= 2 * share * HEADS and width % (16 * size * share) == 0
+        count % (2 * share) == 0
+        and most >= 2 * share * ATTENTION_HEADS
+        and width % (16 * size * share) == 0
     ):
         share *= 2
     return size, share

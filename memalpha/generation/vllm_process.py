@@ -21,7 +21,7 @@ from memalpha.errors import InputError, ServiceError
 from memalpha.generation.graphs import CAPTURING
 from memalpha.generation.vllm_server import token_problem
 from memalpha.text.encoding import more_ends
-from memalpha.text.thinking import decoded
+from memalpha.text.thinking import decode_completion
 from memalpha.types import Completion, Prompt, Sampling
 
 _SWITCHES = {
@@ -66,7 +66,7 @@ class VLLMProcess:
         else:
             with CAPTURING:
                 torch.cuda.empty_cache()  # what the update left there; nothing without a GPU
-            with _reported("does not wake up", _LESS):
+            with _reporting("does not wake up", _LESS):
                 self._llm.wake_up()
         try:
             yield
@@ -85,7 +85,7 @@ class VLLMProcess:
         if self._adapter:
             engine.remove_lora(self._adapter.lora_int_id)
         fix = "train LoRA of rank 512 at most, on linear layers, or set generator: transformers"
-        with _reported(f"does not take the adapter {folder}", fix):
+        with _reporting(f"does not take the adapter {folder}", fix):
             engine.add_lora(request)
         self._adapter = request
 
@@ -118,7 +118,7 @@ class VLLMProcess:
             )
             for _ in prompts
         ]
-        with _reported("does not draw", _LESS), _same_random_state():
+        with _reporting("does not draw", _LESS), _same_random_state():
             outputs = self._llm.generate(
                 [{"prompt_token_ids": list(prompt.ids)} for prompt in prompts],
                 parameters,
@@ -135,14 +135,14 @@ class VLLMProcess:
             problem = f"finish_reason {drawn.finish_reason!r}, where it is one of {[*STOPS]}"
         if problem:
             raise ServiceError(f"a completion of vLLM has {problem}")
-        text = decoded(self.tokenizer, ids)
+        text = decode_completion(self.tokenizer, ids)
         return Completion(ids, text, STOPS[drawn.finish_reason], tuple(values))
 
     def _start(self) -> None:
         for name, value in _SWITCHES.items():
             os.environ.setdefault(name, value)
         options = dict(self.options)
-        with _reported("does not start", "change vllm_memory"), _same_random_state():
+        with _reporting("does not start", "change vllm_memory"), _same_random_state():
             from vllm import LLM
             from vllm.platforms import current_platform
 
@@ -166,7 +166,7 @@ class VLLMProcess:
 
 
 @contextmanager
-def _reported(what: str, fix: str) -> Iterator[None]:
+def _reporting(what: str, fix: str) -> Iterator[None]:
     """Turn vLLM's errors, which share no base, into one."""
     try:
         yield

@@ -22,14 +22,14 @@ from memalpha.endpoints import STOPS, ChatClient, Finish
 from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.http import Transient, read_json
 from memalpha.text.encoding import more_ends
-from memalpha.text.thinking import decoded
+from memalpha.text.thinking import decode_completion
 from memalpha.types import Completion, JsonMapping, JsonObject, Prompt, Sampling
 
 _ROUNDING = 1e-3  # by which a log-probability may exceed 0
 _TRIES = 5  # of a batch, by a server that loses the adapter
 
 
-class _Drawn(BaseModel):
+class _CompletionReply(BaseModel):
     ids: Annotated[list[int], FailFast()] = Field(
         validation_alias=AliasPath("choices", 0, "token_ids")
     )
@@ -70,13 +70,13 @@ class _Tokens(ChatClient):
         }
 
     def _parse(self, raw: bytes, body: JsonMapping) -> Completion:
-        drawn = read_json(_Drawn, raw)
+        drawn = read_json(_CompletionReply, raw)
         problem = token_problem(drawn.ids, drawn.logprobs, body["max_tokens"], self.vocabulary)
         if problem:
             raise Transient(f"the reply has {problem}")
         return Completion(
             tuple(drawn.ids),
-            decoded(self.tokenizer, drawn.ids),
+            decode_completion(self.tokenizer, drawn.ids),
             STOPS[drawn.finish_reason],
             tuple(drawn.logprobs),
         )

@@ -68,7 +68,7 @@ class PolicyHost:
         missing or of another base.
         """
         self._check(adapter)
-        return _Hosted(self, adapter, reads=False)
+        return _HostedGenerator(self, adapter, reads=False)
 
     def _check(self, adapter: str) -> None:
         if adapter and adapter not in self._checked:
@@ -127,7 +127,7 @@ class PolicyHost:
         return self._generator
 
 
-class _Hosted(NamedTuple):
+class _HostedGenerator(NamedTuple):
     host: PolicyHost
     adapter: str
     reads: bool
@@ -171,7 +171,7 @@ class HostedReader(NamedTuple):
 
         host = self.host
         return answer_chats(
-            _Hosted(host, self.adapter, reads=True),
+            _HostedGenerator(host, self.adapter, reads=True),
             host.tokenizer,
             chats,
             self.max_new_tokens,

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from memalpha.agent.config import AgentConfig
-from memalpha.config import Options, names, parse, read
+from memalpha.config import Options, make_options, names, parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.measure.systems import System, system_kinds
@@ -38,7 +38,7 @@ def make_system(kind: str, values: JsonMapping) -> System:
             f"unknown kind of system {kind!r}",
             expected=f"one of {', '.join(sorted(kinds))}",
         )
-    return read(kinds[kind], values, f"system {kind!r}")
+    return make_options(kinds[kind], values, f"system {kind!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ class EvaluateOptions(Options):
 
 
 # all option groups of ``memalpha evaluate``
-GROUPS = (EvaluateOptions, EndpointOptions, AgentConfig)
+EVALUATE_GROUPS = (EvaluateOptions, EndpointOptions, AgentConfig)
 
 
 class Evaluation(NamedTuple):
@@ -221,7 +221,7 @@ def parse_evaluate_options(
 
     ``given``: options by name, in place of the file's; the other arguments override them.
     """
-    options, endpoints, agent = parse(arguments, GROUPS, "memalpha evaluate", given=given)
+    options, endpoints, agent = parse(arguments, EVALUATE_GROUPS, "memalpha evaluate", given=given)
     sets = tuple(_spec(SetSpec, row, "data") for row in options.sets)
     rows = chain.from_iterable(map(_seeds, options.systems))
     readers = tuple(_spec(ReaderSpec, row, "kind") for row in options.readers)
@@ -265,6 +265,6 @@ def _spec(group: type[_Spec], row: Any, needed: str) -> _Spec:
             f"{what} is {row!r}",
             expected=f"{needed} or a mapping with {needed}",
         )
-    spec = read(group, given, f"{what} {given[needed]!r}")
+    spec = make_options(group, given, f"{what} {given[needed]!r}")
     value = Path(getattr(spec, needed))
     return replace(spec, name=spec.name or value.name or value.resolve().name)

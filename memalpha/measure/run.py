@@ -377,7 +377,7 @@ def run_jobs(
             append_rows(path, new)
             done.update(row.key for row in new)
             failed += sum(row.failed is not None for row in new)
-            if len(rows) > 1 and not any(map(_answered, rows)):
+            if len(rows) > 1 and not any(map(_has_answer, rows)):
                 raise ServiceError(
                     f"reader {name!r}, or its judge, failed for all {len(rows)} instances that "
                     f"were asked last, of {job.set!r}: {rows[0].failed}\n"
@@ -405,7 +405,7 @@ def _batches(
                 yield job, seed, batch, position
 
 
-def _answered(row: InstanceRow) -> bool:
+def _has_answer(row: InstanceRow) -> bool:
     """Whether the reader answered anything, or was asked nothing."""
     return not row.questions or any(question.error is None for question in row.questions)
 

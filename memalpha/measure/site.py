@@ -131,7 +131,7 @@ def _smooth(series: pandas.Series) -> pandas.Series:
     return series.rolling(max(1, min(25, len(series) // 5)), min_periods=1).mean()
 
 
-def draw(axes: Any, title: str, lines: Mapping[str, Line]) -> None:
+def draw_lines(axes: Any, title: str, lines: Mapping[str, Line]) -> None:
     """Draw one panel into matplotlib axes."""
     with from_extra("report"):
         from matplotlib.ticker import MaxNLocator
@@ -163,7 +163,7 @@ def draw_panels(variants: Mapping[str, Sequence[MetricRows]]) -> Iterator[tuple[
     for title, lines in panels_of(variants).items():
         with rc_context(_STYLE):
             figure = Figure(figsize=(4.6, 2.7), facecolor="none", layout="constrained")
-            draw(figure.add_subplot(facecolor="none"), title, lines)
+            draw_lines(figure.add_subplot(facecolor="none"), title, lines)
             picture = StringIO()
             figure.savefig(picture, format="svg", metadata={"Date": None, "Creator": None})
         yield title, picture.getvalue()
@@ -229,7 +229,7 @@ def rollouts_table(run: RunFolder) -> tables.Table:
     return tables.Table(head, rows or [["no rollouts yet", "", "", ""]])
 
 
-def _written_at(rollout: Recorded) -> dict[str, int]:
+def _last_writes(rollout: Recorded) -> dict[str, int]:
     """Return the last chunk that wrote each entry."""
     written: dict[str, int] = {}
     for step in rollout["steps"]:
@@ -278,7 +278,7 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
                 rollout=rollout,
                 memories=view.memory_after_steps(rollout),
                 final={str(entry["id"]): view.entry_text(entry) for entry in rollout["memory"]},
-                written=_written_at(rollout),
+                written=_last_writes(rollout),
                 previous=previous,
                 following=following,
             )

@@ -73,7 +73,7 @@ class Measure(StrEnum):
 def observe(instance: Instance, row: InstanceRow) -> dict[str, tuple[float, ...]]:
     """Return 1 or 0 (or a score) for each observation on the instance of a row, by measure."""
     observed: dict[str, list[float]] = {measure: [] for measure in Measure}
-    retractions = _retracted(instance.facts)
+    retractions = _retractions(instance.facts)
     for question, result in zip(instance.questions, row.questions, strict=True):
         if result.answer is None:
             continue
@@ -95,7 +95,7 @@ def observe(instance: Instance, row: InstanceRow) -> dict[str, tuple[float, ...]
         keeps_input = not row.entries and row.memory_tokens > 0
         texts = [chunk.text for chunk in instance.chunks] if keeps_input else row.entries
         holds = holder(texts)
-        for subject, value, before in _changed(instance.facts):
+        for subject, value, before in _changes(instance.facts):
             now = holds(subject, value)
             observed[Measure.CURRENT].append(now)
             observed[Measure.CONTRADICTIONS].append(now and any(holds(subject, b) for b in before))
@@ -107,11 +107,11 @@ def observe(instance: Instance, row: InstanceRow) -> dict[str, tuple[float, ...]
 
 def scorecard(members: Mapping[Seed, Sequence[InstanceRow]]) -> dict[str, Estimate | None]:
     """Return every measure of one system on one set with one reader; None: not measured."""
-    shares = pooled(members, attrgetter("observed"))
+    shares = pooled_mean(members, attrgetter("observed"))
     return {measure.value: shares.get(measure) for measure in Measure}
 
 
-def pooled(
+def pooled_mean(
     members: Mapping[Seed, Sequence[InstanceRow]],
     values_of: Callable[[InstanceRow], Mapping[str, Sequence[float]]],
 ) -> dict[str, Estimate]:
@@ -156,7 +156,7 @@ def holder(texts: Sequence[str]) -> Callable[[str, str], bool]:
     return holds
 
 
-def _changed(facts: Sequence[Fact]) -> list[tuple[str, str, list[str]]]:
+def _changes(facts: Sequence[Fact]) -> list[tuple[str, str, list[str]]]:
     """Subject, value and earlier values of what changed and still holds."""
     last = {(fact.subject, fact.attribute): fact for fact in facts}
     before: dict[tuple[str, str], list[str]] = {}
@@ -171,7 +171,7 @@ def _changed(facts: Sequence[Fact]) -> list[tuple[str, str, list[str]]]:
     return changes
 
 
-def _retracted(facts: Sequence[Fact]) -> list[tuple[str, str]]:
+def _retractions(facts: Sequence[Fact]) -> list[tuple[str, str]]:
     last = {(fact.subject, fact.attribute, fact.value): fact.action for fact in facts}
     values = [key for key, action in last.items() if action is FactAction.RETRACT]
     return [(subject, value) for subject, _, value in values]
@@ -366,7 +366,7 @@ def _cell(members: Mapping[Seed, Sequence[InstanceRow]], accuracy: Estimate) -> 
     sizes = Counter[str]()
     for row in next(iter(members.values())):
         sizes.update({kind: len(scores) for kind, scores in row.scores_by_kind().items()})
-    kinds = pooled(members, InstanceRow.scores_by_kind)
+    kinds = pooled_mean(members, InstanceRow.scores_by_kind)
     names = {member: f"{own[0].system} seed {own[0].seed}" for member, own in members.items()}
     return Cell(
         names,

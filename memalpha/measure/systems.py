@@ -63,7 +63,7 @@ from memalpha.types import (
     Sampling,
     TokenCounter,
 )
-from memalpha.units import UNIT_TOKENS, cut, units
+from memalpha.units import UNIT_TOKENS, cut_text, units
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class Rag(System):
         pack = self.piece_tokens or max(1, setting.reader_tokens // setting.retrieve_k)
         parts = pieces(instance.chunks, pack, max(pack, UNIT_TOKENS), setting.count)
         memory = piece_memory(parts, setting.count, by_chunk=by_chunk)
-        return _indexed(memory, config, setting)
+        return _index(memory, config, setting)
 
 
 class DenseRag(Rag):
@@ -272,7 +272,7 @@ def piece_memory(parts: Sequence[Piece], count: TokenCounter, *, by_chunk: bool 
     return memory
 
 
-def _indexed(memory: Memory, config: RetrievalConfig, setting: Setting) -> SearchedMemory:
+def _index(memory: Memory, config: RetrievalConfig, setting: Setting) -> SearchedMemory:
     return SearchedMemory(
         memory_tokens=memory.tokens,
         memory=memory,
@@ -293,7 +293,7 @@ class Archive(System):
         archive_all(memory, instance.chunks)
         embedder = setting.step.config.embedder
         config = RetrievalConfig(retrieval=self.retrieval, embedder=embedder)
-        return _indexed(memory, config, setting)
+        return _index(memory, config, setting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,7 +493,7 @@ def _in_parts(instance: Instance, step: AgentStep) -> tuple[Instance, tuple[int,
     chunks: list[Chunk] = []
     parts_of: list[int] = []
     for index, chunk in enumerate(instance.chunks):
-        for text in cut(chunk.text, step.config.max_chunk_tokens, step.chunk_tokens):
+        for text in cut_text(chunk.text, step.config.max_chunk_tokens, step.chunk_tokens):
             chunks.append(replace(chunk, text=text))
             parts_of.append(index)
     return replace(instance, chunks=tuple(chunks), facts=()), tuple(parts_of)

@@ -27,7 +27,7 @@ from memalpha.measure.summary import (
     difference_from,
     summarise_evaluation,
 )
-from memalpha.measure.view import UNKNOWN, counted, number, printable
+from memalpha.measure.view import NO_VALUE, count_of, number, printable
 from memalpha.record.folder import MAY_CHANGE, RunFolder
 from memalpha.record.rows import InstanceRow, read_rows
 from memalpha.record.statistics import LEVEL, RESAMPLES, Estimate
@@ -53,7 +53,7 @@ class Table(NamedTuple):
         Columns are in the order in which they are first named; a dash is where a row has no text.
         """
         head = list(dict.fromkeys(chain.from_iterable(rows)))
-        return cls(head, [[row.get(name, UNKNOWN) for name in head] for row in rows], note)
+        return cls(head, [[row.get(name, NO_VALUE) for name in head] for row in rows], note)
 
     def markdown(self) -> str:
         """Return the table as Markdown, without its note."""
@@ -93,7 +93,7 @@ def pivot(corner: str, texts: Texts, note: str = "") -> Table:
 def interval(estimate: Estimate | None, *, signed: bool = False) -> str:
     """Return ``.412 [.351, .470]``, with a star if the two intervals disagree; a dash for None."""
     if estimate is None:
-        return UNKNOWN
+        return NO_VALUE
     mean, low, high = (
         number(value, signed=signed) for value in (estimate.mean, estimate.low, estimate.high)
     )
@@ -118,7 +118,7 @@ def write_tables(folder: str | Path) -> Summary:
         "Accuracy is the mean over instances of the mean over their questions, [with its "
         f"{LEVEL:.0%} interval] from {RESAMPLES:,} draws of the instances, that of a mean over "
         "sets from their standard errors; differences are paired by instance. Costs are means over "
-        f"instances. {UNKNOWN} is not known; * is an interval that one made from the standard "
+        f"instances. {NO_VALUE} is not known; * is an interval that one made from the standard "
         "error does not confirm (too few instances).",
     ]
     for reader in summary.over_sets:
@@ -144,14 +144,14 @@ def overall(summary: Summary, reader: str) -> Table:
     """Return a row a group: accuracy on each set, mean over sets, and the reference subtracted."""
     items = [item for item in summary.sets if item.reader == reader]
     counted_items = [item for item in items if item.in_mean]
-    over = f"mean over {counted(len(counted_items), 'set')}"
+    over = f"mean over {count_of(len(counted_items), 'set')}"
     texts = []
     for group, mean in summary.over_sets[reader].items():
         for item in items:
             cell = item.cells.get(group)
             texts.append((group, item.set, interval(cell.accuracy if cell else None)))
         present = sum(group in item.cells for item in counted_items)
-        missing = f"{UNKNOWN} ({present} of {len(counted_items)} sets)"
+        missing = f"{NO_VALUE} ({present} of {len(counted_items)} sets)"
         texts.append((group, over, interval(mean) if mean else missing))
         gap = difference_from(summary.differences[reader], summary.reference, group)
         texts.append((group, f"minus `{summary.reference}`", interval(gap, signed=True)))
@@ -192,7 +192,7 @@ def set_texts(item: SetSummary, reference: str) -> dict[str, Texts]:
         for name, (key, digits) in _COSTS.items():
             costs.append((group, name, number(means[key], digits)))
         for kind, n in sizes.items():
-            name = f"{kind} ({counted(n, 'question')})"
+            name = f"{kind} ({count_of(n, 'question')})"
             kinds.append((group, name, interval(cell.kinds.get(kind))))
         for measure in Measure:
             share = cell.scorecard[measure]
@@ -213,7 +213,7 @@ def set_texts(item: SetSummary, reference: str) -> dict[str, Texts]:
 # a run of training
 _NOTE = (
     f"[ ] is the {LEVEL:.0%} interval over instances; differences in accuracy are paired by "
-    f"instance. {UNKNOWN}: not known."
+    f"instance. {NO_VALUE}: not known."
 )
 
 
@@ -226,7 +226,7 @@ def _side_by_side(
     """
     own = chain.from_iterable(set_texts(item, reference).values())
     table = pivot("", [*texts, *((measure, group, text) for group, measure, text in own)])
-    rows = [row for row in table.rows if set(row[1:]) - {UNKNOWN, _NOT_MEASURED}]
+    rows = [row for row in table.rows if set(row[1:]) - {NO_VALUE, _NOT_MEASURED}]
     notes = [_NOTE, note, *(f"`{group}` lacks {why}." for group, why in item.left_out.items())]
     return Table(table.head, rows, " ".join(filter(None, map(str.strip, notes))))
 
@@ -265,7 +265,7 @@ def selection_note(run: RunFolder) -> str:
     selection = run.summary.get("selection")
     if not selection:
         return ""
-    where = counted(selection["instances"], "other instance")
+    where = count_of(selection["instances"], "other instance")
     if selection["on_after"]:
         where = "these instances, so the numbers after training are too favourable"
     how = f"{selection['metric']}, {number(selection['value'])} on {where}"
@@ -320,7 +320,7 @@ def columns_of(folders: Sequence[RunFolder]) -> list[Column]:
     for runs in groups:
         if runs[0].is_evaluation:
             labels = {column.label for column in columns}
-            for column in _evaluated(runs[0]):
+            for column in _evaluation_columns(runs[0]):
                 if column.label in labels:  # of another evaluation
                     column = column._replace(label=f"{column.label} in {runs[0].path}")
                 columns.append(column)
@@ -335,7 +335,7 @@ def columns_of(folders: Sequence[RunFolder]) -> list[Column]:
     return columns
 
 
-def _evaluated(folder: RunFolder) -> list[Column]:
+def _evaluation_columns(folder: RunFolder) -> list[Column]:
     """A column for each group of systems on each set with each reader."""
     groups = {spec["name"]: spec["group"] for spec in folder.config["systems"]}
     rows: dict[str, dict[str, list[InstanceRow]]] = {}
@@ -361,7 +361,7 @@ def comparison(columns: Sequence[Column]) -> Table:
     for column in columns:
         config = column.runs[0].config if column.runs else {}
         for name in options:
-            value = config.get(name, UNKNOWN)
+            value = config.get(name, NO_VALUE)
             text = "none" if value in ("", None) else str(value)
             texts.append((f"option {name}", column.label, text))
         seconds = column.mean("seconds")
@@ -373,5 +373,5 @@ def comparison(columns: Sequence[Column]) -> Table:
         texts.append(("minutes in all", column.label, number(minutes, 1)))
         texts.append(("change in accuracy, paired", column.label, interval(change, signed=True)))
     item = compare_groups({column.label: column.after for column in columns})
-    over = f"All over the {counted(item.instances, 'instance')} that every column has a score for."
+    over = f"All over the {count_of(item.instances, 'instance')} that every column has a score for."
     return _side_by_side(item, columns[0].label, texts, f"{over} {note}")

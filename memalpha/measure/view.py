@@ -21,7 +21,7 @@ from memalpha.record.folder import RunFolder, checkpoint_step
 from memalpha.record.shapes import HeldOutShape, RolloutShape
 from memalpha.types import JsonMapping, JsonObject
 
-UNKNOWN = "–"
+NO_VALUE = "–"
 Recorded = JsonMapping  # a rollout, or a part of it, as JSON
 
 
@@ -48,7 +48,7 @@ def number(value: Any, digits: int = 3, *, signed: bool = False) -> str:
     """Return a rounded number, a share (three digits) without the zero before the point."""
     value = numeric(value)
     if value is None:
-        return UNKNOWN
+        return NO_VALUE
     rounded = round(value, digits) + 0.0  # no "-0.000"
     text = f"{rounded:+,.{digits}f}" if signed else f"{rounded:,.{digits}f}"
     return text.replace("0.", ".", 1) if digits == 3 and abs(rounded) < 1 else text
@@ -62,7 +62,7 @@ def duration(seconds: Any) -> str:
     return f"{number(seconds, 1)} s"
 
 
-def counted(count: int, noun: str) -> str:
+def count_of(count: int, noun: str) -> str:
     """Return ``1 entry`` or ``2 entries``."""
     plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{count:,} {noun if count == 1 else plural}"
@@ -197,7 +197,7 @@ def rollout_reward(rollout: Recorded) -> float | None:
     return mean(totals) if None not in totals else None
 
 
-class Shown(NamedTuple):
+class EntryChange(NamedTuple):
     """One entry after a step."""
 
     id: str  # section name for a block
@@ -206,7 +206,7 @@ class Shown(NamedTuple):
     was: str  # text before an update, else empty
 
 
-def memory_after_steps(rollout: Recorded) -> list[list[Shown]]:
+def memory_after_steps(rollout: Recorded) -> list[list[EntryChange]]:
     """Return the entries after each step, in creation order, with those it deleted.
 
     They follow from the recorded changes and the final memory.
@@ -232,7 +232,7 @@ def memory_after_steps(rollout: Recorded) -> list[list[Shown]]:
         for name, entry in memory.items():
             tone = tones.get(name)
             was = entry_text(before[name]) if tone is Tone.UPDATE else ""
-            entries.append(Shown(name, entry_text(entry), tone, was))
+            entries.append(EntryChange(name, entry_text(entry), tone, was))
         history.append(entries)
         memory = {name: e for name, e in memory.items() if tones.get(name) is not Tone.DELETE}
     return history
@@ -243,7 +243,7 @@ def memory_after_steps(rollout: Recorded) -> list[list[Shown]]:
 _HELPERS = {  # what the templates of pages and of the terminal call
     "calls": calls,
     "change_tone": change_tone,
-    "counted": counted,
+    "counted": count_of,
     "duration": duration,
     "entry_text": entry_text,
     "number": number,

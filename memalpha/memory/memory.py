@@ -46,7 +46,7 @@ def count_words(text: str) -> int:
     return len(text.split())
 
 
-class Applied(NamedTuple):
+class AppliedOperation(NamedTuple):
     """What an operation changed, and where it came from: what a store writes down.
 
     ``call``: number of the first operation of the call that it belongs to; None if it is alone.
@@ -58,7 +58,7 @@ class Applied(NamedTuple):
     call: int | None = None
 
 
-LINE = "line-"  # how the id of a line of the archive begins, and no other
+LINE_ID = "line-"  # how the id of a line of the archive begins, and no other
 Says = Callable[[Entry], bool]
 """Tells whether the text that is read says an entry."""
 _Problem = tuple[ResultCode, str]  # with a sentence that says it
@@ -79,7 +79,7 @@ class Memory:
         self.schema = schema
         self.count_tokens = count_tokens
         self.changes: list[Change] = []
-        self.applied: list[Applied] = []
+        self.applied: list[AppliedOperation] = []
         self.writable = True
         self.now: datetime | None = None
         self.metadata: str | None = None
@@ -116,7 +116,7 @@ class Memory:
 
     def line_before(self, line: Entry) -> Entry | None:
         """Return the line of the archive that was added right before another, if it is there."""
-        return self._entries.get(f"{LINE}{line.created - 1}")
+        return self._entries.get(f"{LINE_ID}{line.created - 1}")
 
     def entries(self, section: str | None = None) -> tuple[Entry, ...]:
         """Return the entries of one list section, or of all, in order of creation.
@@ -163,7 +163,7 @@ class Memory:
             check_said(time, self.now)
         result = self._apply(operation, chunk, time, says)
         if result.logged:
-            self.applied.append(Applied(self.changes[-1], operation, chunk))
+            self.applied.append(AppliedOperation(self.changes[-1], operation, chunk))
         return result
 
     def annotate(self, entry_id: str, metadata: str) -> None:
@@ -172,7 +172,7 @@ class Memory:
         entry = self._entries[entry_id]
         change = Change(entry, replace(entry, metadata=metadata, updated=self.clock))
         self._commit(change)
-        self.applied.append(Applied(change, None, entry.source_chunk))
+        self.applied.append(AppliedOperation(change, None, entry.source_chunk))
 
     def _check_writable(self) -> None:
         if not self.writable:
@@ -394,7 +394,7 @@ class Memory:
         if section.kind is SectionKind.BLOCK:
             return section.name
         if section is ARCHIVE:
-            return f"{LINE}{self.clock}"
+            return f"{LINE_ID}{self.clock}"
         self._next_id += 1
         return str(self._next_id - 1)
 

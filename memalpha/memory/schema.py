@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, get_type_hints
 
 from pydantic import ConfigDict, Field, ValidationError, validate_call
 
-from memalpha.config import ATTRIBUTE, Options, load_function, read
+from memalpha.config import ATTRIBUTE, Options, load_function, make_options
 from memalpha.errors import InputError
 from memalpha.files import path_of, read_object
 from memalpha.text.quoting import is_text
@@ -204,9 +204,9 @@ class MemorySchema:
     def __post_init__(self) -> None:
         who = f"schema {self.name!r}"
         sections = [section.name for section in self.sections]
-        if _repeated(sections):
+        if _names_twice(sections):
             raise InputError(
-                f"{who} names sections twice: {_repeated(sections)}",
+                f"{who} names sections twice: {_names_twice(sections)}",
                 expected="unique section names",
             )
         if (
@@ -223,9 +223,9 @@ class MemorySchema:
                 expected="at least one section of kind 'list'",
             )
         tools = [*map(tool_name, OperationKind), *(tool.name for tool in self.tools)]
-        if _repeated(tools):
+        if _names_twice(tools):
             raise InputError(
-                f"{who} names tools twice: {_repeated(tools)}",
+                f"{who} names tools twice: {_names_twice(tools)}",
                 expected="names not used yet",
             )
 
@@ -283,7 +283,8 @@ class MemorySchema:
                 expected="a list of MODULE:FUNCTION",
             )
         sections = [
-            read(Section, row, f"{where}: section {place}") for place, row in enumerate(rows or ())
+            make_options(Section, row, f"{where}: section {place}")
+            for place, row in enumerate(rows or ())
         ]
         loaded = [
             load_function(function, f"{where}: tools") if isinstance(function, str) else function
@@ -310,7 +311,7 @@ class MemorySchema:
         return cls.from_mapping(read_object(path), where=name)
 
 
-def _repeated(names: Sequence[str]) -> list[str]:
+def _names_twice(names: Sequence[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
@@ -318,25 +319,27 @@ def _repeated(names: Sequence[str]) -> list[str]:
 # calls
 
 
-class _BuiltIn(NamedTuple):
+class _BuiltInSection(NamedTuple):
     description: str
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
 
 
 _BUILT_IN = {
-    OperationKind.INSERT: _BuiltIn(
+    OperationKind.INSERT: _BuiltInSection(
         "Add a new entry to the memory.", ("section", "content"), ("timestamp",)
     ),
-    OperationKind.UPDATE: _BuiltIn(
+    OperationKind.UPDATE: _BuiltInSection(
         "Replace the text of an entry that is no longer right.",
         ("entry_id", "content"),
         ("section", "timestamp"),
     ),
-    OperationKind.DELETE: _BuiltIn(
+    OperationKind.DELETE: _BuiltInSection(
         "Remove an entry that no longer holds.", ("entry_id",), ("section",)
     ),
-    OperationKind.REPLACE: _BuiltIn("Replace the whole text of a section.", ("section", "content")),
+    OperationKind.REPLACE: _BuiltInSection(
+        "Replace the whole text of a section.", ("section", "content")
+    ),
 }
 _ARGUMENTS = {
     "entry_id": "the id of the entry, as shown in the memory",

@@ -26,7 +26,7 @@ from memalpha.types import JsonObject
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 # in an adapter's folder: {base_fingerprint, base, base_weights_sha256, ...}
 ADAPTER_RECORD = "memalpha_adapter.json"
@@ -317,7 +317,7 @@ def check_adapter(
     renamed = Path(trained_on).name.lower() != Path(str(base)).name.lower()
     if len(digests - {None}) > 1 or (theirs is None and renamed):
         message = "adapter %s was trained on %s; %s may have other weights of the same model"
-        log.warning(message, adapter, trained_on, base)
+        _log.warning(message, adapter, trained_on, base)
 
 
 def _is_shared(model: PreTrainedModel, layer: str) -> bool:

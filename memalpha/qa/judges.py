@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from memalpha.endpoints import ChatClient
-from memalpha.errors import ServiceError, in_place, whole
+from memalpha.errors import ServiceError, outcomes_of, raise_on_partial
 from memalpha.qa.metrics import RUBRIC, contains, words
 from memalpha.retrieval.lexical import STOP_WORDS
 from memalpha.text.quoting import quoted_json
@@ -134,7 +134,7 @@ def _verdicts(
     waiting = list(range(len(chats)))
     for attempt in range(_ATTEMPTS):
         sampling = Sampling(_MAX_VERDICT_TOKENS, temperature=_RETRY_TEMPERATURE if attempt else 0.0)
-        replies = in_place(client.complete_many, [chats[index] for index in waiting], sampling)
+        replies = outcomes_of(client.complete_many, [chats[index] for index in waiting], sampling)
         unclear = []
         for index, reply in zip(waiting, replies, strict=True):
             if isinstance(reply, ServiceError):
@@ -177,7 +177,7 @@ class EndpointAnswerJudge:
             }
             by_kind = ANSWER_SYSTEMS.get(kind, ANSWER_SYSTEM)
             cases.append((RUBRIC_SYSTEM if question.metric == RUBRIC else by_kind, case))
-        return whole(_verdicts(self.client, cases))
+        return raise_on_partial(_verdicts(self.client, cases))
 
 
 @dataclass
@@ -212,7 +212,7 @@ class EndpointContentJudge:
             errors = [reply for reply in replies if isinstance(reply, ServiceError)]
             chunk = [reply for reply in replies if not isinstance(reply, ServiceError)]
             outcomes.append(errors[0] if errors else chunk)
-        return whole(outcomes)
+        return raise_on_partial(outcomes)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class FactContentJudge:
             return None
         facts = self._of_chunk(request)
         memory = [entry.content for entry in request.kept]
-        stale = any(_any_says(memory, fact.subject, _ended(fact)) for fact in facts)
+        stale = any(_any_says(memory, fact.subject, _ended_value(fact)) for fact in facts)
         return not stale and all(
             fact.action is FactAction.RETRACT or _any_says(memory, fact.subject, fact.value)
             for fact in facts
@@ -297,7 +297,7 @@ def _corrects(write: _Write, news: Sequence[Fact], facts: Sequence[Fact]) -> boo
         fact.previous is None or _any_says([write.before], fact.subject, fact.previous)
         for fact in news
     )
-    return replaces or any(write.takes_out(fact.subject, _ended(fact)) for fact in facts)
+    return replaces or any(write.takes_out(fact.subject, _ended_value(fact)) for fact in facts)
 
 
 def _any_says(texts: Sequence[str], subject: str, value: str | None) -> bool:
@@ -305,7 +305,7 @@ def _any_says(texts: Sequence[str], subject: str, value: str | None) -> bool:
     return any(contains(text, subject) and contains(text, wanted) for text in texts)
 
 
-def _ended(fact: Fact) -> str | None:
+def _ended_value(fact: Fact) -> str | None:
     return fact.value if fact.action is FactAction.RETRACT else fact.previous
 
 
@@ -314,7 +314,7 @@ def _holding(facts: Sequence[Fact], chunk: int) -> list[tuple[str, str]]:
     holding: dict[tuple[str, str, str], None] = {}
     for fact in facts:
         if fact.chunk <= chunk:
-            holding.pop((fact.subject, fact.attribute, _ended(fact) or ""), None)
+            holding.pop((fact.subject, fact.attribute, _ended_value(fact) or ""), None)
             if fact.action is not FactAction.RETRACT:
                 holding[fact.subject, fact.attribute, fact.value] = None
     return [(subject, value) for subject, _, value in holding]
@@ -331,12 +331,12 @@ def _by_words(request: WriteRequest) -> list[bool]:
     pairs = list(zip(writes, grounded, strict=True))
     written = [_content_words(write.after) for write, right in pairs if right]
     return [
-        _gone(write.before, read, written) if write.kind is OperationKind.DELETE else right
+        _has_left(write.before, read, written) if write.kind is OperationKind.DELETE else right
         for write, right in pairs
     ]
 
 
-def _gone(before: str, read: frozenset[str], written: Sequence[frozenset[str]]) -> bool:
+def _has_left(before: str, read: frozenset[str], written: Sequence[frozenset[str]]) -> bool:
     removed = frozenset(word for word in _content_words(before) if not word.isnumeric())
     enough = min(2, len(removed))
     shared = len(removed & read)

@@ -21,7 +21,7 @@ from memalpha.errors import InputError
 from memalpha.plugins import find_plugins, load_plugin, plugin_names
 from memalpha.types import Answer, Question
 
-GROUP = "memalpha.metrics"  # entry points of metrics; memalpha.plugins lists what they name
+METRICS_GROUP = "memalpha.metrics"  # entry points of metrics; memalpha.plugins lists what they name
 JUDGE = "judge"  # metric of questions that an ``AnswerJudge`` decides; not in ``METRICS``
 # the same, point by point: the share of a question's answers that the judge finds met
 RUBRIC = "rubric"
@@ -71,7 +71,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=8192)
-def _spaced(text: str) -> str:
+def _with_spaces(text: str) -> str:
     return f" {' '.join(words(text))} "
 
 
@@ -81,11 +81,11 @@ def contains(text: str, phrase: str) -> bool:
     Without words (``"++"``), as a substring; never if blank.
     """
     if words(phrase):
-        return _spaced(phrase) in _spaced(text)
+        return _with_spaces(phrase) in _with_spaces(text)
     return bool(phrase.strip()) and phrase.strip() in text
 
 
-def _contained(gold: str, text: str) -> bool:
+def _holds(gold: str, text: str) -> bool:
     needle = normalise(gold)
     return needle in normalise(text) or needle in text.lower()
 
@@ -108,7 +108,7 @@ def substring(question: Question, answer: Answer) -> float:
     Both normalised, by characters (as published).
     """
     texts = answer.passages if answer.passages is not None else (answer.text,)
-    return float(any(_contained(gold, text) for gold in golden_answers(question) for text in texts))
+    return float(any(_holds(gold, text) for gold in golden_answers(question) for text in texts))
 
 
 def substring_all(question: Question, answer: Answer) -> float:
@@ -118,7 +118,7 @@ def substring_all(question: Question, answer: Answer) -> float:
     """
     texts = answer.passages if answer.passages is not None else (answer.text,)
     golds = golden_answers(question)
-    return float(all(any(_contained(gold, text) for text in texts) for gold in golds))
+    return float(all(any(_holds(gold, text) for text in texts) for gold in golds))
 
 
 def exact_match(question: Question, answer: Answer) -> float:
@@ -151,17 +151,21 @@ def keywords(question: Question, answer: Answer) -> float:
 def contained_share(golds: Iterable[str], text: str) -> float:
     """Return the share of the phrases, blank ones aside, that a text contains as ``substring``."""
     wanted = [gold for gold in golds if gold.strip()]
-    return sum(_contained(gold, text) for gold in wanted) / len(wanted) if wanted else 0.0
+    return sum(_holds(gold, text) for gold in wanted) / len(wanted) if wanted else 0.0
 
 
-def boxed(question: Question, answer: Answer) -> float:
+def boxed_label(question: Question, answer: Answer) -> float:
     r"""1 if the integer in the answer's last ``\boxed{...}`` is an accepted answer.
 
     So is one that is all of the answer.
 
     Source: the published classification sets. There the first box counts.
     """
-    number = _number(_BARE, answer.text) if _boxed(answer.text) is None else _boxed(answer.text)
+    number = (
+        _number(_BARE, answer.text)
+        if _boxed_number(answer.text) is None
+        else _boxed_number(answer.text)
+    )
     return float(number in _labels(question))
 
 
@@ -172,7 +176,7 @@ def label(question: Question, answer: Answer) -> float:
         first after "label", else the first number.
     """
     text = answer.text
-    numbers = [_boxed(text), _number(_LABELLED, text), _number(_INTEGER, text)]
+    numbers = [_boxed_number(text), _number(_LABELLED, text), _number(_INTEGER, text)]
     if answer.passages is not None:
         numbers = [_number(_LABELLED, passage) for passage in answer.passages]
     known = [number for number in numbers if number is not None]
@@ -184,7 +188,7 @@ def _number(pattern: re.Pattern[str], text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _boxed(text: str) -> int | None:
+def _boxed_number(text: str) -> int | None:
     return _number(_BOXED, text[max(0, text.rfind(r"\boxed")) :])
 
 
@@ -274,30 +278,27 @@ def _gives(text: str, stale: str, answers: tuple[str, ...]) -> bool:
     """Whether a text has a stale value, not only as a part of a longer accepted answer."""
     if not words(stale):
         return contains(text, stale)
-    rest = _spaced(text)
+    rest = _with_spaces(text)
     for gold in sorted(answers, key=len, reverse=True):
         if contains(gold, stale) and words(gold) != words(stale):
-            while _spaced(gold) in rest:  # adjacent matches share a space, so repeat
-                rest = rest.replace(_spaced(gold), " | ")
-    return _spaced(stale) in rest
+            while _with_spaces(gold) in rest:  # adjacent matches share a space, so repeat
+                rest = rest.replace(_with_spaces(gold), " | ")
+    return _with_spaces(stale) in rest
 
 
 # ------------------------------------------------------------------------------------------------
 # the table
 METRICS: dict[str, Callable[[Question, Answer], float]] = {
-    metric.__name__: metric
-    for metric in (
-        substring,
-        substring_all,
-        exact_match,
-        f1,
-        boxed,
-        label,
-        keywords,
-        bound,
-        bound_all,
-        absent,
-    )
+    "substring": substring,
+    "substring_all": substring_all,
+    "exact_match": exact_match,
+    "f1": f1,
+    "boxed": boxed_label,
+    "label": label,
+    "keywords": keywords,
+    "bound": bound,
+    "bound_all": bound_all,
+    "absent": absent,
 }
 
 
@@ -307,12 +308,12 @@ NEED_ALL = frozenset({"bound_all", "keywords", "substring_all"})
 
 def metric_names() -> list[str]:
     """Return the names of all metrics that need no judge: of ``METRICS``, then of entry points."""
-    return plugin_names(GROUP, METRICS)
+    return plugin_names(METRICS_GROUP, METRICS)
 
 
 @cache
 def _find(name: str) -> Callable[[Question, Answer], float]:
-    metric: Callable[[Question, Answer], float] = load_plugin(find_plugins(GROUP)[name])
+    metric: Callable[[Question, Answer], float] = load_plugin(find_plugins(METRICS_GROUP)[name])
     return metric
 
 
@@ -324,7 +325,7 @@ def check_metric(name: str, *, judged: bool = False) -> None:
             expected="an answer judge",
             fix="configure one, or give the questions another metric",
         )
-    if name not in METRICS and name not in JUDGED and name not in find_plugins(GROUP):
+    if name not in METRICS and name not in JUDGED and name not in find_plugins(METRICS_GROUP):
         raise InputError(
             f"unknown metric {name!r}",
             expected=f"one of {', '.join(metric_names())}, {JUDGE} or {RUBRIC}",

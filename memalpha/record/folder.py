@@ -45,11 +45,11 @@ from memalpha.record.shapes import (
     InputsShape,
     MetricsShape,
     SummaryShape,
-    checked,
+    check_shape,
 )
 from memalpha.types import JsonMapping, JsonObject
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 MARKER = "config.yaml"
 """The file that every run folder has."""
@@ -142,7 +142,7 @@ class RunFolder:
                 remove_made(folder)
             # the marker comes last: what is no run is never overwritten
             write_object(folder / _ABOUT, environment() if about is None else about)
-            write_yaml(folder / MARKER, masked(config))
+            write_yaml(folder / MARKER, mask_options(config))
         return cls(folder)
 
     @classmethod
@@ -167,7 +167,7 @@ class RunFolder:
             run.check_same(config, inputs)
             began = run.environment
             run.write_json(_ABOUT, {**began, "resumed": [*began.get("resumed", []), about]})
-            write_yaml(run.path / MARKER, masked(config))
+            write_yaml(run.path / MARKER, mask_options(config))
         run.write_json("inputs.json", inputs)
         return run
 
@@ -182,7 +182,7 @@ class RunFolder:
                 fix="choose another --output_dir",
             )
         began = _by_name(self.config, self.inputs)
-        now = _by_name(*json.loads(json.dumps([masked(config), inputs])))
+        now = _by_name(*json.loads(json.dumps([mask_options(config), inputs])))
         added = {name for name in now.keys() - began.keys() if name.split()[0] in _MAY_GROW}
         different = [
             f"{name} was {began.get(name, 'not there')!r} and is {now.get(name, 'not there')!r}"
@@ -201,18 +201,18 @@ class RunFolder:
     def config(self) -> JsonObject:
         """The resolved options of the run; RunFolderError if they cannot be read."""
         path = self.path / MARKER
-        return checked(ConfigShape, read_object(path), path, RunFolderError)
+        return check_shape(ConfigShape, read_object(path), path, RunFolderError)
 
     @property
     def summary(self) -> JsonObject:
         """What the run came to; empty if it has not ended, RunFolderError if it is damaged."""
         name = "summary.json"
-        return checked(SummaryShape, self.read_optional(name), self.path / name, RunFolderError)
+        return check_shape(SummaryShape, self.read_optional(name), self.path / name, RunFolderError)
 
     @property
     def environment(self) -> JsonObject:
         """Command, versions and machine of the run; empty, or RunFolderError, as ``summary``."""
-        return checked(
+        return check_shape(
             EnvironmentShape, self.read_optional(_ABOUT), self.path / _ABOUT, RunFolderError
         )
 
@@ -222,7 +222,7 @@ class RunFolder:
         ``summary``.
         """
         name = "inputs.json"
-        return checked(InputsShape, self.read_optional(name), self.path / name, RunFolderError)
+        return check_shape(InputsShape, self.read_optional(name), self.path / name, RunFolderError)
 
     @property
     def is_evaluation(self) -> bool:
@@ -288,9 +288,9 @@ class RunFolder:
         for number, line in enumerate(lines, 1):
             if line.endswith(b"\n"):
                 row = parse_line(line, path, number)
-                yield checked(shape, row, f"{path}, line {number}") if shape else row
+                yield check_shape(shape, row, f"{path}, line {number}") if shape else row
             else:
-                logger.warning("%s ends in a cut line, of a run that was killed or runs", path)
+                _logger.warning("%s ends in a cut line, of a run that was killed or runs", path)
 
     def metrics(self) -> list[JsonObject]:
         """One row per logged training step; InputError for one that is damaged."""
@@ -535,7 +535,7 @@ def code_version() -> str:
         if (root / ".git").exists():  # not a package inside somebody's repository
             return subprocess.check_output(["git", *describe], cwd=root, text=True).strip()
     except (OSError, subprocess.SubprocessError) as error:
-        logger.warning("git does not say which code this is: %s", error)
+        _logger.warning("git does not say which code this is: %s", error)
     return f"release {__version__}"
 
 
@@ -580,16 +580,16 @@ _HIDDEN = re.compile(
 )
 
 
-def masked(value: Any, name: str = "") -> Any:
+def mask_options(value: Any, name: str = "") -> Any:
     """Return data, or the value of the option ``name``, with ``***`` for each secret.
 
     A text is one if the name of its option, or of a mapping around it, says so, or speaks of the
     ``extra`` fields of a request; elsewhere passwords and keys inside a text are.
     """
     if isinstance(value, Mapping):
-        return {key: masked(item, f"{name} {key}") for key, item in value.items()}
+        return {key: mask_options(item, f"{name} {key}") for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [masked(item, name) for item in value]
+        return [mask_options(item, name) for item in value]
     if not isinstance(value, str) or not value:
         return value
     return "***" if _SECRET.search(name) else _HIDDEN.sub(r"\1\2\3\4\5\6\7***", value)
@@ -602,7 +602,7 @@ def masked_command(words: Sequence[str]) -> list[str]:
     for word in words:
         if word.startswith("--"):
             option, equals, value = word.partition("=")
-            shown.append(f"{option}{equals}{masked(value, option)}")
+            shown.append(f"{option}{equals}{mask_options(value, option)}")
         else:
-            shown.append(masked(word, option))
+            shown.append(mask_options(word, option))
     return shown

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from memalpha.errors import RunFolderError
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 LOCK_FILE = ".memalpha-lock"
 _HELD = (errno.EWOULDBLOCK, errno.EACCES, errno.EAGAIN)
@@ -66,7 +66,7 @@ class FolderLock:
                     holder = os.read(descriptor, 1000).decode("utf-8", "replace")
                     os.close(descriptor)
                     raise self._busy(holder) from error
-                logger.warning("%s cannot be locked: %s", self.folder, error.strerror)
+                _logger.warning("%s cannot be locked: %s", self.folder, error.strerror)
             if _is_at(descriptor, path):
                 self._descriptor = descriptor
             else:  # its holder has just removed it

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from memalpha.agent.rollout import Rollout, StepRecord
 from memalpha.errors import InputError
 from memalpha.files import append_lines, finite
-from memalpha.record.folder import masked
+from memalpha.record.folder import mask_options
 from memalpha.record.shapes import Count, Number, Score
 from memalpha.record.statistics import estimate
 from memalpha.rewards import PARTS, RewardConfig, StepReward
@@ -57,7 +57,7 @@ class QuestionRow:
             record.score,
             answer,
             tuple(passages),
-            masked(record.error),
+            mask_options(record.error),
         )
 
 
@@ -328,7 +328,7 @@ def _step(
         "reward": dict(reward),
         "total": total,
         "advantage": advantage,
-        "error": masked(rollout.errors.get(step.chunk_index)),
+        "error": mask_options(rollout.errors.get(step.chunk_index)),
     }
 
 
@@ -365,5 +365,5 @@ def _question(record: QuestionRecord) -> JsonObject:
         "entries": list(record.entry_ids),
         "score": record.score,
         **graded,
-        "error": masked(record.error),
+        "error": mask_options(record.error),
     }

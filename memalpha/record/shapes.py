@@ -211,7 +211,7 @@ def _adapter(shape: Any) -> TypeAdapter[Any]:
     return TypeAdapter(shape)
 
 
-def checked(
+def check_shape(
     shape: type,
     data: JsonMapping,
     place: str | Path,

@@ -78,18 +78,18 @@ def estimate(scores: Scores, *, weights: Mapping[str, float] | None = None) -> E
     weight = np.array([weight_of[name] for name in names], dtype=np.float64)
     in_order = itemgetter(*names)
     values = np.array([in_order(row) for row in scores.values()]).reshape(-1, n)  # (seeds, n)
-    over_seeds = _rounded(values.mean(axis=0))
+    over_seeds = _round_noise(values.mean(axis=0))
     mean = np.average(over_seeds, weights=weight)
     low = high = stderr = math.nan
     if n > 1:
         counts = _draws(SEED, n, RESAMPLES)
-        means = _rounded((counts @ (weight * over_seeds)) / (counts @ weight))
+        means = _round_noise((counts @ (weight * over_seeds)) / (counts @ weight))
         low, high = map(float, np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
         residuals = weight * (over_seeds - mean)  # of the linearised ratio
         stderr = float(math.sqrt((residuals**2).sum() / (n - 1) / n) / weight.mean())
     by_seed = np.average(values, axis=1, weights=weight).tolist()
     per_seed = dict(zip(scores, by_seed, strict=True))
-    return Estimate(float(_rounded(mean)), low, high, stderr, n, per_seed)
+    return Estimate(float(_round_noise(mean)), low, high, stderr, n, per_seed)
 
 
 def difference(first: Scores, second: Scores) -> Estimate:
@@ -179,7 +179,7 @@ def _some(names: Collection[str]) -> str:
     return ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
 
 
-def _rounded(values: Any) -> Any:
+def _round_noise(values: Any) -> Any:
     """Set rounding noise to exactly 0, so that a true zero is no difference."""
     return np.where(np.abs(values) < _ROUNDING, 0.0, values)
 

@@ -29,7 +29,7 @@ UNDATED = 0.65
 NEAR = 0.1
 OUTDATED = 0.15  # what a statement loses of its score if a newer one says nearly the same
 # what it loses if that one fits as well and one of the two is a line: two entries were both meant
-REPLACED = 0.3
+_REPLACED = 0.3
 # how many places it goes down at most: where many lines are read, most resemble a newer one
 PLACES = 8
 FACT = 0.35  # least Dice coefficient of the words of a fact and of the line that says it
@@ -56,7 +56,7 @@ def losses(
         if newer(entries[other], entries[row]) and (dated or cosines[row, other] >= UNDATED):
             a_line = ARCHIVE.name in (entries[row].section, entries[other].section)
             fits = a_line and scores[other] >= scores[row] - NEAR
-            lost[row] = max(lost[row], REPLACED if fits else OUTDATED)
+            lost[row] = max(lost[row], _REPLACED if fits else OUTDATED)
     for row, rank in enumerate(ranks[:-PLACES]):
         lost[row] = min(lost[row], rank - ranks[row + PLACES])
     return lost

@@ -20,7 +20,7 @@ _WAIT = 120  # seconds for the process on a busy machine; its own limit is proce
 _TOO_MUCH = f"it takes more than {SECONDS} s of processor time or {MEMORY >> 20} MiB"
 
 
-class Rendered(NamedTuple):
+class Rendering(NamedTuple):
     """The text of a template, or the error that it ends in."""
 
     text: str
@@ -28,7 +28,7 @@ class Rendered(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def render_in_sandbox(template: str, *variables: str) -> tuple[Rendered, ...]:
+def render_in_sandbox(template: str, *variables: str) -> tuple[Rendering, ...]:
     """Render a chat template with each of several sets of variables, written as JSON objects.
 
     One error for all if they take too much together.
@@ -36,8 +36,8 @@ def render_in_sandbox(template: str, *variables: str) -> tuple[Rendered, ...]:
     chats = [json.loads(each) for each in variables]
     outcomes = _run({"task": "render", "template": template, "chats": chats})
     if outcomes is None:
-        return (Rendered("", _TOO_MUCH),) * len(variables)
-    return tuple(Rendered(*outcome) for outcome in outcomes)
+        return (Rendering("", _TOO_MUCH),) * len(variables)
+    return tuple(Rendering(*outcome) for outcome in outcomes)
 
 
 def check_patterns(patterns: Sequence[str], names: Sequence[str], where: str) -> None:

@@ -62,7 +62,7 @@ def render(template: str, chats: list[dict[str, Any]]) -> list[tuple[str, str]]:
             raise ValueError(f"line {node.lineno} takes in another template")
         compiled = environment.from_string(template)
     except Exception as error:  # noqa: BLE001
-        return [("", _shown(error))] * len(chats)
+        return [("", _show_error(error))] * len(chats)
     outcomes = []
     for variables in chats:
         random.seed(0)
@@ -74,11 +74,11 @@ def render(template: str, chats: list[dict[str, Any]]) -> list[tuple[str, str]]:
                     raise ValueError(f"its text is longer than {LONGEST} characters")
             outcomes.append((text, ""))
         except Exception as error:  # noqa: BLE001
-            outcomes.append(("", _shown(error)))
+            outcomes.append(("", _show_error(error)))
     return outcomes
 
 
-def _shown(error: Exception) -> str:
+def _show_error(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:_SHOWN]
 
 
@@ -149,7 +149,7 @@ def _check_name(name: object) -> None:
         raise ValueError(f"a namespace takes no name like {name!r}")
 
 
-def main() -> None:
+def run_worker() -> None:
     """Do the task on standard input."""
     task = json.load(sys.stdin)
     sys.path[:] = task.pop("path")
@@ -161,4 +161,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_worker()

@@ -89,7 +89,7 @@ LOG = Table(
     Column("salt", Text),
     Column("body", Text),
 )
-HEADS = Table(
+HEADS_TABLE = Table(
     "heads",
     _METADATA,
     Column("ns", Text, primary_key=True),
@@ -286,12 +286,14 @@ class Database(ABC):
 
     def head(self, ns: str) -> Head:
         """Return the last record of a chain; number 0 if it has none."""
-        rows = self.execute(select(HEADS.c.seq, HEADS.c.hash).where(HEADS.c.ns == ns))
+        rows = self.execute(
+            select(HEADS_TABLE.c.seq, HEADS_TABLE.c.hash).where(HEADS_TABLE.c.ns == ns)
+        )
         return Head(*rows[0]) if rows else root(ns)
 
     def heads(self) -> dict[str, Head]:
         """Return the last record of every chain."""
-        return {str(ns): Head(seq, hash_) for ns, seq, hash_ in self.execute(select(HEADS))}
+        return {str(ns): Head(seq, hash_) for ns, seq, hash_ in self.execute(select(HEADS_TABLE))}
 
     def secret(self, ns: str) -> str:
         """Return the secret of a namespace; empty if it has none yet."""
@@ -315,8 +317,8 @@ class Database(ABC):
         with self._session() as connection:
             connection.exec_driver_sql(str(self._adding), rows)
         last = records[-1]
-        self.execute(delete(HEADS).where(HEADS.c.ns == last.ns))
-        self.execute(insert(HEADS), [{"ns": last.ns, "seq": last.seq, "hash": last.hash}])
+        self.execute(delete(HEADS_TABLE).where(HEADS_TABLE.c.ns == last.ns))
+        self.execute(insert(HEADS_TABLE), [{"ns": last.ns, "seq": last.seq, "hash": last.hash}])
 
     def erase(self, ns: str, numbers: Iterable[int]) -> None:
         """Erase body and salt of some records."""
@@ -327,7 +329,7 @@ class Database(ABC):
 
     def drop(self, ns: str) -> None:
         """Drop a chain and its secret."""
-        for table in (LOG, HEADS, SECRETS):
+        for table in (LOG, HEADS_TABLE, SECRETS):
             self.execute(delete(table).where(table.c.ns == ns))
         self.execute(_MARK)
 

@@ -14,11 +14,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from memalpha.errors import InputError, JournalDamagedError
-from memalpha.memory.memory import LINE, Applied, Memory
+from memalpha.memory.memory import LINE_ID, AppliedOperation, Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.store import records as log
 from memalpha.store.chain import Tail
-from memalpha.store.forgetting import DigestSecret, erase, events_left, keyed, texts_of
+from memalpha.store.forgetting import DigestSecret, erase, events_left, key_digests, texts_of
 from memalpha.store.history import (
     Event,
     before_of,
@@ -38,7 +38,7 @@ from memalpha.store.records import (
     Receipt,
     Record,
     RecordKind,
-    Registered,
+    Registration,
 )
 from memalpha.types import Change, Entry, JsonObject, Operation, OperationResult, TokenCounter
 
@@ -162,7 +162,7 @@ class DurableMemory:
             self._tail = self._tail_of(secrets.token_hex(16))
         if is_new or (self._adopts and entries):
             begun = self._journal.registered.get(self.namespace)
-            imported = begun.read(Registered).imported if begun else 0
+            imported = begun.read(Registration).imported if begun else 0
             body = {**asdict(self.namespace), "schema": shape(self.schema), "imported": imported}
             self._begun = self._journal.register(RecordKind.BEGIN, self._tail.ns, body=body).seq
             self._adopts = False
@@ -203,14 +203,15 @@ class DurableMemory:
         if registration is not None and not self._tail.ns:
             self._start(ns)
             self._begun = registration.seq
-            self._adopts = registration.read(Registered).shape != shape(self.schema)
+            self._adopts = registration.read(Registration).shape != shape(self.schema)
         records = self._tail.read_on() if ns else []
         if self._adopts and not all(_is_line(record.entry) for record in records):
             self._start("")
             assert registration is not None
             raise InputError(
                 f"namespace {self.namespace} was begun with the schema "
-                f"{_told(registration.read(Registered).shape)}, not {_told(shape(self.schema))}",
+                f"{_shape_text(registration.read(Registration).shape)}, "
+                f"not {_shape_text(shape(self.schema))}",
                 fix="an agent of that schema, or another namespace; of an import: --schema",
             )
         if any(record.kind == RecordKind.FORGET for record in records):
@@ -221,10 +222,18 @@ class DurableMemory:
         replay(self._memory, self._noted(records))
 
     def _sealed(
-        self, kind: RecordKind, origin: Origin, changes: Sequence[Applied], **more: int | None
+        self,
+        kind: RecordKind,
+        origin: Origin,
+        changes: Sequence[AppliedOperation],
+        **more: int | None,
     ) -> list[Record]:
         secret = self._secret.read(self._tail.ns, again=not self._unsaved)
-        by = [origin.agent, keyed(origin.source, secret), keyed(origin.prompt_hash, secret)]
+        by = [
+            origin.agent,
+            key_digests(origin.source, secret),
+            key_digests(origin.prompt_hash, secret),
+        ]
         now = self._journal.now()
         records = list[Record]()
         for change, operation, chunk, call in changes:
@@ -232,10 +241,10 @@ class DurableMemory:
             assert entry is not None
             body: JsonObject = {
                 "origin": by,
-                "operation": operation and _given(operation, change.after),
+                "operation": operation and _operation_fields(operation, change.after),
                 "chunk": chunk,
                 "call": call,
-                "after": change.after and _stored(change.after),
+                "after": change.after and _entry_fields(change.after),
                 **more,
             }
             if self._secret.unsealed:
@@ -297,7 +306,7 @@ class DurableMemory:
         """
         with self._journal.reading():
             self._follow()
-            return keyed(text, self._journal.database.secret(self._tail.ns))
+            return key_digests(text, self._journal.database.secret(self._tail.ns))
 
     def undo(self, seq: int, origin: Origin) -> Change:
         """Revert one operation by its number (an undo can be undone too); logged as a new
@@ -338,7 +347,7 @@ class DurableMemory:
     def _take_back(
         self, number: int, change: Change, origin: Origin, call: int | None = None
     ) -> list[Event]:
-        undo = Applied(change, None, None, call)
+        undo = AppliedOperation(change, None, None, call)
         records = self._sealed(RecordKind.UNDO, origin, [undo], of=number)
         self._journal.database.append(records)
         events = events_of(records, filter(None, [change.before]))
@@ -392,7 +401,7 @@ def _columns(value: Entry | Operation) -> JsonObject:
     return {name: getattr(value, name) for name in value.__slots__}
 
 
-def _stored(entry: Entry) -> JsonObject:
+def _entry_fields(entry: Entry) -> JsonObject:
     """The fields of an entry by name, without metadata where there is none."""
     fields = _columns(entry)
     if entry.metadata is None:
@@ -400,7 +409,7 @@ def _stored(entry: Entry) -> JsonObject:
     return fields
 
 
-def _told(shape: Any) -> str:
+def _shape_text(shape: Any) -> str:
     """A shape in a few words."""
     sections = [
         f"{name}, {kind}{', with times' * bool(times)}" for name, kind, times in shape["sections"]
@@ -410,10 +419,10 @@ def _told(shape: Any) -> str:
 
 def _is_line(entry_id: str) -> bool:
     """Whether a record is of a line of the archive, or of no entry."""
-    return not entry_id or entry_id.startswith(LINE)
+    return not entry_id or entry_id.startswith(LINE_ID)
 
 
-def _given(operation: Operation, after: Entry | None) -> JsonObject:
+def _operation_fields(operation: Operation, after: Entry | None) -> JsonObject:
     """The fields of an operation that has them; a content that is the entry's stands there alone
     (``history.events_of``).
     """

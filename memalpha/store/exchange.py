@@ -33,7 +33,7 @@ from memalpha.store.records import (
     Namespace,
     Record,
     RecordKind,
-    Registered,
+    Registration,
     Stamp,
     check,
     root,
@@ -45,7 +45,7 @@ _UNEDITED = "what export wrote, edited by nobody"
 _FORMAT = {"format": "memalpha-journal", "version": 1}
 
 
-class _Begin(Registered):
+class _Begin(Registration):
     begin: Chain
     time: Stamp
 
@@ -80,7 +80,7 @@ def export_journal(journal: Journal, path: str | Path, namespace: Namespace | No
         for name in journal.registered if namespace is None else (namespace,):
             begun = journal.registration(name)
             ns = begun.entry
-            shape_then = begun.read(Registered).shape
+            shape_then = begun.read(Registration).shape
             lines.append({"begin": ns, **asdict(name), "schema": shape_then, "time": begun.time})
             tail = Tail(journal.database, journal.key, ns, str(name))
             lines += [{"record": record} for record in tail.read_on()]
@@ -105,7 +105,7 @@ def import_journal(journal: Journal, path: str | Path) -> int:
     """
     begins: dict[str, _Begin] = {}
     chains: dict[str, list[Record]] = {}
-    lines = [(*line, _parsed(*line)) for line in read_export(Path(path))]
+    lines = [(*line, _parse(*line)) for line in read_export(Path(path))]
     sizes = Counter(each.record.ns for *_, each in lines if isinstance(each, _RecordLine))
     with journal.writing():
         for where, line, parsed in lines:
@@ -146,7 +146,7 @@ def _problem(begin: _Begin, records: Sequence[Record], key: bytes | None) -> str
     return "; ".join(faults)
 
 
-def _parsed(where: str, line: JsonObject) -> BaseModel | None:
+def _parse(where: str, line: JsonObject) -> BaseModel | None:
     try:
         models = [model for name, model in _LINES.items() if name in line]
         return models[0].model_validate(line) if models else None

@@ -16,7 +16,7 @@ from memalpha.errors import JournalError
 from memalpha.store.chain import Tail
 from memalpha.store.database import Database
 from memalpha.store.history import Event
-from memalpha.store.records import Record, RecordKind, Registered, fingerprint
+from memalpha.store.records import Record, RecordKind, Registration, fingerprint
 from memalpha.types import Entry
 
 SCRUB_WAIT = 1.0  # seconds that an erasure waits for other readers
@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 
 # ------------------------------------------------------------------------------------------------
 # digests
-def keyed(text: str, secret: str) -> str:
+def key_digests(text: str, secret: str) -> str:
     """Return a text with each SHA-256 digest in it keyed with a secret."""
     key = secret.encode()
     return _DIGEST.sub(lambda match: hmac.digest(key, match[0].encode(), "sha256").hex(), text)
@@ -60,7 +60,7 @@ class DigestSecret:
 
 
 def faults_of_secret(
-    database: Database, ns: str, body: Registered, records: Sequence[Record]
+    database: Database, ns: str, body: Registration, records: Sequence[Record]
 ) -> list[str]:
     """Return what is wrong with the secret of a chain's digests; an import brings none along."""
     sealed = next((record for record in reversed(records) if record.secret), None)

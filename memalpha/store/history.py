@@ -95,7 +95,7 @@ def events_of(records: Iterable[Record], states: Iterable[Entry] = ()) -> list[E
             RecordKind(record.kind),
             datetime.fromisoformat(record.time),
             Origin(*body.origin) if body.origin else None,
-            _whole(body),
+            _whole_operation(body),
             None if receipt else entries.get(record.entry),
             body.after,
             record.erased or receipt,
@@ -108,7 +108,7 @@ def events_of(records: Iterable[Record], states: Iterable[Entry] = ()) -> list[E
     return history
 
 
-def _whole(body: Body) -> Operation | None:
+def _whole_operation(body: Body) -> Operation | None:
     """Return the operation of a body, with the content of the entry that it wrote."""
     operation = body.operation
     if operation is None or operation.content is not None or body.after is None:

@@ -40,7 +40,7 @@ from memalpha.store.records import (
     Receipt,
     Record,
     RecordKind,
-    Registered,
+    Registration,
     digest_of,
     hash_prompt,
 )
@@ -150,7 +150,7 @@ class Journal(AbstractContextManager["Journal"]):
         does not exist.
         """
         with self.reading():
-            return schema_of(self.registration(namespace).read(Registered).shape)
+            return schema_of(self.registration(namespace).read(Registration).shape)
 
     def schema_or(self, new: MemorySchema, namespace: Namespace) -> MemorySchema:
         """Return the schema of a namespace that exists, else ``new``: a shipped schema with its
@@ -240,7 +240,7 @@ class Journal(AbstractContextManager["Journal"]):
                 name: each for name, each in self.registered.items() if each.entry != record.entry
             }
         elif record.body is not None:
-            self.registered[record.read(Registered).namespace] = record
+            self.registered[record.read(Registration).namespace] = record
 
     def register(self, kind: RecordKind, ns: str, time: str = "", **content: Any) -> Record:
         """Add a namespace's beginning or receipt to the registry, of now or an earlier time; inside
@@ -268,7 +268,7 @@ class Journal(AbstractContextManager["Journal"]):
                     heads = self.database.heads()
                     head = log.mix(heads.items())
                     registry = self._verified(REGISTRY, None, faults)
-                    bodies = {each.entry: each.read(Registered) for each in registry if each.body}
+                    bodies = {each.entry: each.read(Registration) for each in registry if each.body}
                     for ns in sorted(heads.keys() - {REGISTRY}):
                         records += self._verified(ns, bodies.get(ns), faults)
                     gone = {each.entry for each in registry if each.kind == RecordKind.FORGET}
@@ -284,7 +284,7 @@ class Journal(AbstractContextManager["Journal"]):
         namespaces = len(heads.keys() - {REGISTRY})
         return Verification(tuple(faults), namespaces, len(records), erased, head)
 
-    def _verified(self, ns: str, body: Registered | None, faults: list[str]) -> list[Record]:
+    def _verified(self, ns: str, body: Registration | None, faults: list[str]) -> list[Record]:
         try:
             records = Tail(self.database, self.key, ns, f"chain {ns or '(registry)'}").read_on()
             if body:

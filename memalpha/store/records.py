@@ -120,7 +120,7 @@ class Body(BaseModel):
     secret: Hash | None = None
 
 
-class Registered(BaseModel):
+class Registration(BaseModel):
     """The body of a registry record: names and schema shape (``history.shape``) of a namespace, and
     how many of its records were imported.
     """
@@ -172,8 +172,8 @@ class Record(NamedTuple):
 
     ``seq`` counts from 1 without gaps; ``time`` is that of the writer's clock, which may
     have been set back; ``note`` is JSON of a ``Note``;
-    ``body`` (JSON of a ``Body``, in the registry ``Registered``) and ``salt`` are None if there is
-    none or it was erased.
+    ``body`` (JSON of a ``Body``, in the registry ``Registration``) and ``salt`` are None if there
+    is none or it was erased.
     """
 
     ns: Chain

@@ -17,7 +17,7 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 from memalpha.errors import InputError
-from memalpha.sandbox import Rendered, render_in_sandbox
+from memalpha.sandbox import Rendering, render_in_sandbox
 from memalpha.types import JsonObject, Message
 
 if TYPE_CHECKING:
@@ -123,10 +123,12 @@ def render_chat(
     ways = [list(messages)]
     if messages[0]["role"] == "system" and len(messages) > 1:
         ways.append(without_system(messages))
-    return _whole(_rendered(tokenizer, ways, tools), str(messages[0]["content"]), tokenizer)
+    return _first_with(_render(tokenizer, ways, tools), str(messages[0]["content"]), tokenizer)
 
 
-def _whole(outcomes: Sequence[Rendered], text: str, tokenizer: PreTrainedTokenizerBase) -> str:
+def _first_with(
+    outcomes: Sequence[Rendering], text: str, tokenizer: PreTrainedTokenizerBase
+) -> str:
     """Return the first outcome that holds a text; InputError if none does."""
     for rendered in outcomes:
         if not rendered.error and text.strip() in rendered.text:
@@ -147,11 +149,11 @@ def without_system(messages: Sequence[Message]) -> list[Message]:
     return [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *others]
 
 
-def _rendered(
+def _render(
     tokenizer: PreTrainedTokenizerBase,
     chats: Sequence[Sequence[Message]],
     tools: list[JsonObject] | None = None,
-) -> tuple[Rendered, ...]:
+) -> tuple[Rendering, ...]:
     """Render chats with the chat template, ready for the assistant's turn if it has not come."""
     if not getattr(tokenizer, "chat_template", None):
         raise InputError(
@@ -160,13 +162,13 @@ def _rendered(
             fix="set tokenizer.chat_template and save it",
         )
     if not hasattr(tokenizer, "get_chat_template"):  # it stands for a server's
-        return tuple(Rendered(str(tokenizer.apply_chat_template(chat)), "") for chat in chats)
+        return tuple(Rendering(str(tokenizer.apply_chat_template(chat)), "") for chat in chats)
     try:
         template = tokenizer.get_chat_template(tools=tools)
     except ValueError as error:
-        return (Rendered("", str(error)),) * len(chats)
+        return (Rendering("", str(error)),) * len(chats)
     if not isinstance(template, str):
-        return (Rendered("", f"it is no text: {template!r:.60}"),) * len(chats)
+        return (Rendering("", f"it is no text: {template!r:.60}"),) * len(chats)
     common = {
         **tokenizer.special_tokens_map,
         "tools": tools,
@@ -209,17 +211,17 @@ def more_ends(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [] if end is None or end == tokenizer.eos_token_id else [end]
 
 
-def _probes(tokenizer: PreTrainedTokenizerBase) -> tuple[Rendered, ...]:
+def _probes(tokenizer: PreTrainedTokenizerBase) -> tuple[Rendering, ...]:
     """A chat with a system message and without, then both with what an assistant said."""
     asks = [_SYSTEM, _user(slot("asked"))]
     alone = without_system(asks)
     said = {"role": "assistant", "content": slot("said")}
-    return _rendered(tokenizer, [asks, alone, [*asks, said], [*alone, said]])
+    return _render(tokenizer, [asks, alone, [*asks, said], [*alone, said]])
 
 
 def opening_of_answer(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return what the chat template writes behind the user's message, ready for an answer."""
-    prompt = _whole(_probes(tokenizer)[:2], slot("system"), tokenizer)
+    prompt = _first_with(_probes(tokenizer)[:2], slot("system"), tokenizer)
     return prompt.rpartition(slot("asked"))[2]
 
 

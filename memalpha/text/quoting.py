@@ -23,10 +23,10 @@ _JSON_ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "\uff02\u
 
 def quote(text: str) -> str:
     """Write ``<`` before a fence's name as ``&lt;``: no text can close or open a fence."""
-    return _OPENING.sub(_quoted, text)
+    return _OPENING.sub(_quote_opening, text)
 
 
-def _quoted(opening: re.Match[str]) -> str:
+def _quote_opening(opening: re.Match[str]) -> str:
     return "&lt;" if _names_a_fence(opening.string, opening.end()) else opening[0]
 
 
@@ -45,7 +45,7 @@ def _names_a_fence(text: str, start: int) -> bool:
     return False
 
 
-def unmarked(text: str) -> str:
+def strip_marks(text: str) -> str:
     """Return a text as a normalising tokenizer might read it.
 
     NFKC, case-folded, without invisible characters.

@@ -69,7 +69,7 @@ def content_of(text: str, *, in_place: bool = False, lines: bool = False) -> tup
 _OF_THINKING = re.compile("think|thought|channel|message|inner_", re.IGNORECASE)
 
 
-def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+def decode_completion(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     """Return the text of a completion without special tokens, those that mark thinking aside, and
     without what ends a turn.
     """

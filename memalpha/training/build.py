@@ -157,7 +157,7 @@ def make_scorer(
     for instance in instances:
         for index, chunk in enumerate(instance.chunks):
             agent.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
-    reader = make_reader(run, agent, model, agent.encoder.tokenizer)
+    reader = make_training_reader(run, agent, model, agent.encoder.tokenizer)
     if arguments.reward.graded_accuracy and opens_thinking(agent.encoder.tokenizer):
         raise InputError(
             "graded_accuracy with a model that thinks before it answers",
@@ -229,7 +229,7 @@ def make_generator(
         options = engine_options(arguments, agent, model)
         return VLLMProcess(str(resolve_model(run.model)), tokenizer, vocabulary, **options)
     # exact: every weight has 32 bits
-    merge = exact(model) and computed_in(arguments) == "float32"
+    merge = exact(model) and product_dtype(arguments) == "float32"
     return HFGenerator(
         model,
         tokenizer,
@@ -239,7 +239,7 @@ def make_generator(
     )
 
 
-def computed_in(arguments: TrainArguments) -> str:
+def product_dtype(arguments: TrainArguments) -> str:
     """Return the type of products in the update."""
     if arguments.trl_arguments.fp16:
         return "float16"
@@ -253,7 +253,7 @@ def engine_options(
     run = arguments.run
     ranks = [config.r for config in model.peft_config.values()]
     options: JsonObject = {
-        "dtype": computed_in(arguments),
+        "dtype": product_dtype(arguments),
         "max_lora_rank": max(8, 2 ** math.ceil(math.log2(max(ranks)))),  # vLLM takes powers of 2
         "max_model_len": longest_prompt(agent) + agent.config.max_completion_length,
         "max_num_seqs": run.generation_rows,
@@ -330,7 +330,7 @@ def check_layers(model: PreTrainedModel, options: PolicyOptions) -> None:
             )
 
 
-def make_reader(
+def make_training_reader(
     run: RunOptions, agent: AgentStep, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> Reader:
     """Return the reader the options name."""

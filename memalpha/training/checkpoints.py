@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
     _Trainer = object
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 SEAL = "memalpha_checkpoint.json"  # SHA-256 of every other file of the checkpoint
 _RUN = "run"  # in the seal, beside the files: what it is a checkpoint of
@@ -50,7 +50,7 @@ def publish(unfinished: Path, final: Path) -> None:
     flush(final.parent)
 
 
-def damage(checkpoint: Path) -> str:
+def find_damage(checkpoint: Path) -> str:
     """Return what is wrong with a checkpoint; empty if every file is as it was written.
 
     Also wrong is a checkpoint of a run with other options or data, and a file that was not sealed.
@@ -90,7 +90,7 @@ def newest_whole(checkpoints: Sequence[Path]) -> tuple[Path | None, dict[str, st
     """
     damaged: dict[str, str] = {}
     for path in reversed(checkpoints):
-        reason = damage(path)
+        reason = find_damage(path)
         if not reason:
             return path, damaged
         damaged[path.name] = reason
@@ -98,7 +98,7 @@ def newest_whole(checkpoints: Sequence[Path]) -> tuple[Path | None, dict[str, st
 
 
 @contextmanager
-def _explained(checkpoint: object) -> Iterator[None]:
+def _explaining(checkpoint: object) -> Iterator[None]:
     """Turn what torch and pickle raise for a file of a checkpoint into one RunFolderError."""
     try:
         yield
@@ -152,7 +152,7 @@ class WholeCheckpoints(WithoutArguments):
         if resume_from_checkpoint:
             self._check_processes(path.parent)
         if resume_from_checkpoint and path.is_file():
-            with _explained(resume_from_checkpoint):
+            with _explaining(resume_from_checkpoint):
                 pending = torch.load(path, map_location=self.args.device, weights_only=True)
                 self.update_batches = [UpdateBatch.from_fields(fields) for fields in pending]
             check_weights(self.update_batches, self._weighs, path.parent.name)
@@ -160,19 +160,19 @@ class WholeCheckpoints(WithoutArguments):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """As ``Trainer``'s; RunFolderError if the weights cannot be loaded."""
-        with _explained(resume_from_checkpoint):
+        with _explaining(resume_from_checkpoint):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """As ``Trainer``'s; RunFolderError if it cannot be loaded."""
-        with _explained(checkpoint):
+        with _explaining(checkpoint):
             super()._load_rng_state(checkpoint)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """As ``Trainer``'s, with the rate of today's schedule: a checkpoint's is of the number of
         steps of then; RunFolderError if it cannot be loaded.
         """
-        with _explained(checkpoint):
+        with _explaining(checkpoint):
             super()._load_optimizer_and_scheduler(checkpoint)
         # inside DeepSpeed's wrapper
         scheduler = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
@@ -199,7 +199,7 @@ class WholeCheckpoints(WithoutArguments):
                 f"{problem}; {why}",
                 expected=f"{wrote} processes",
             )
-        logger.warning("%s: from here on, rollouts have other random numbers", problem)
+        _logger.warning("%s: from here on, rollouts have other random numbers", problem)
 
     def load_best(self) -> int:
         """Load the best checkpoint's weights (if a step was evaluated), and return the step of the
@@ -209,7 +209,7 @@ class WholeCheckpoints(WithoutArguments):
         best = int(self.state.best_global_step or now)
         if best != now:
             path = Path(self.args.output_dir) / f"checkpoint-{best}"
-            reason = damage(path)
+            reason = find_damage(path)
             if reason:
                 raise RunFolderError(
                     f"{path.name}, the best one, cannot be loaded: {reason}",

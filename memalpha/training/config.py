@@ -32,7 +32,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.config import OneOf, Options, Share, check_name, names, parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
-from memalpha.record.folder import masked
+from memalpha.record.folder import mask_options
 from memalpha.rewards import RewardConfig, RewardFunction
 from memalpha.training.credit import credit_names, make_credit
 from memalpha.training.role import WRITER, make_role, role_names
@@ -192,7 +192,7 @@ _LIMITS: Mapping[str, Any] = {
     "weight_decay": NonNegativeFloat,
 }
 """Values of those that the trainer takes without a check, or after the model is loaded."""
-REPLACED: Mapping[str, str] = {
+REPLACED_OPTIONS: Mapping[str, str] = {
     "grouping": "credit: step for grouping: step, credit: trajectory for grouping: instance",
 }
 """Options that are gone, and what took their place."""
@@ -542,7 +542,7 @@ def _fitting(given: JsonMapping, kind: type) -> JsonObject:
                 TypeAdapter(_LIMITS[name]).validate_python(values[name])
         except ValidationError as error:
             raise InputError(
-                f"trl holds {name}: {masked(given[name], name)!r:.200}",
+                f"trl holds {name}: {mask_options(given[name], name)!r:.200}",
                 expected=error.errors()[0]["msg"],
             ) from error
     return values
@@ -685,7 +685,7 @@ def parse_train_arguments(
     """
     presets = Path(__file__).parent / "presets"
     run, agent, reward, trainer = parse(
-        arguments, TRAIN_GROUPS, "memalpha train", presets, REPLACED, given
+        arguments, TRAIN_GROUPS, "memalpha train", presets, REPLACED_OPTIONS, given
     )
     check_together(run, reward, trainer)
     trl_arguments = trainer.arguments(

@@ -20,7 +20,7 @@ from memalpha.types import Generator, Instance, Sampling
 if TYPE_CHECKING:
     from memalpha.training.config import RunOptions
 
-GROUP = "memalpha.credits"
+CREDITS_GROUP = "memalpha.credits"
 
 
 @runtime_checkable
@@ -141,10 +141,12 @@ CREDITS: Mapping[str, Callable[[], Credit]] = {"trajectory": TrajectoryCredit, "
 
 def credit_names() -> list[str]:
     """Return the names of all credits."""
-    return plugin_names(GROUP, CREDITS)
+    return plugin_names(CREDITS_GROUP, CREDITS)
 
 
 def make_credit(name: str) -> Credit:
     """Return the credit of a name; InputError if its entry point names something else."""
-    credit: Credit = CREDITS[name]() if name in CREDITS else make_plugin(GROUP, name, Credit)
+    credit: Credit = (
+        CREDITS[name]() if name in CREDITS else make_plugin(CREDITS_GROUP, name, Credit)
+    )
     return credit

@@ -1,8 +1,8 @@
 """Demonstrations for a warm start: what a rule-based teacher writes, on the prompts of training.
 
-A demonstration is a ``Row``: a prompt and the teacher's completion with its end token. The
-teacher's own calls build the memory through ``AgentStep``, so each prompt is the one that a policy
-would get that writes what the teacher writes.
+A demonstration is a ``CompletionRow``: a prompt and the teacher's completion with its end token.
+The teacher's own calls build the memory through ``AgentStep``, so each prompt is the one that a
+policy would get that writes what the teacher writes.
 """
 
 import random
@@ -21,9 +21,9 @@ from memalpha.retrieval.lexical import LexicalIndex
 from memalpha.text.encoding import chat_ids
 from memalpha.types import Instance, Operation, Question
 from memalpha.units import sentences
-from memalpha.update.logps import Row
+from memalpha.update.logps import CompletionRow
 
-Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]
+TeacherFunction = Callable[[Instance, int, Memory, random.Random], list[Operation]]
 """Returns the operations of a good agent for the chunk of this index, given the memory."""
 
 
@@ -34,24 +34,24 @@ def demonstrate_reading(
     end_token: int,
     seed: int,
     unknown_share: float,
-) -> list[Row]:
+) -> list[CompletionRow]:
     """Return a demonstration for each question: from passages to the answer or ``unknown``."""
     rows = []
     for reading in make_reader_examples(instances, agent, seed, unknown_share, teacher):
         chat = reader_messages(reading.question, reading.passages)
         prompt = chat_ids(agent.encoder.tokenizer, chat)
         answer = (*agent.encoder.untrusted(reading.answer), end_token)
-        rows.append(Row(prompt, answer, len(prompt)))
+        rows.append(CompletionRow(prompt, answer, len(prompt)))
     return rows
 
 
-def rule_based(config: TeacherConfig) -> Teacher:
+def rule_based(config: TeacherConfig) -> TeacherFunction:
     """Return the teacher of any instance: from annotated facts, else from excerpts of the text."""
 
     def teach(
         instance: Instance, index: int, memory: Memory, rng: random.Random
     ) -> list[Operation]:
-        if instance.source == toy.SOURCE:
+        if instance.source == toy.TOY_SOURCE:
             return toy.toy_teacher_operations(instance, index, memory, rng)
         operations_of = teacher_operations if instance.facts else excerpt_operations
         return operations_of(instance, index, memory, rng, config)
@@ -60,8 +60,12 @@ def rule_based(config: TeacherConfig) -> Teacher:
 
 
 def demonstrate(
-    instances: Iterable[Instance], agent: AgentStep, teacher: Teacher, end_token: int, seed: int
-) -> Iterator[tuple[Row, list[Operation]]]:
+    instances: Iterable[Instance],
+    agent: AgentStep,
+    teacher: TeacherFunction,
+    end_token: int,
+    seed: int,
+) -> Iterator[tuple[CompletionRow, list[Operation]]]:
     """Yield demonstration and operations of each chunk from ``begin`` on.
 
     InputError if one is too long or a call of the teacher fails.
@@ -90,7 +94,7 @@ def demonstrate(
                     f"the teacher's call fails on {instance.id}: {', '.join(failures[:1])}",
                     expected="calls that succeed",
                 )
-            yield Row(prompt.ids, completion, prompt.shared), operations
+            yield CompletionRow(prompt.ids, completion, prompt.shared), operations
 
 
 # ------------------------------------------------------------------------------------------------

@@ -24,13 +24,13 @@ from trl.trainer.utils import use_adapter
 
 from memalpha.errors import InputError
 from memalpha.generation.hf import end_ids
-from memalpha.generation.products import Products, restored, using
+from memalpha.generation.products import Products, restoring, using
 from memalpha.training.config import RunOptions
 from memalpha.training.importance import GAP, gap_statistics, importance_weights
 from memalpha.training.precision import check_scaler
 from memalpha.training.rows import TrainingRow, UpdateBatch
 from memalpha.types import AdapterEngine, Generator
-from memalpha.update.logps import Row, TokenLogps, packed_logps
+from memalpha.update.logps import CompletionRow, TokenLogps, packed_logps
 from memalpha.update.prepare import prepare_policy
 
 MOST_APART = 0.5
@@ -58,7 +58,7 @@ class PackedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         in_4bit = getattr(model, "is_loaded_in_4bit", False)
         adapters = [p for p in model.parameters() if in_4bit and p.requires_grad]
         exact = [parameter.data for parameter in adapters]
-        with restored([args], "model_init_kwargs"):
+        with restoring([args], "model_init_kwargs"):
             if has_adapter or not args.beta:  # TRL loads no reference, and says it ignores them
                 args.model_init_kwargs = None
             super().__init__(
@@ -145,7 +145,7 @@ class PackedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         """Log-probabilities of completions, ``rows_per_forward`` at a time."""
         most = self.options.rows_per_forward
         logps: list[TokenLogps] = []
-        packable = [Row(row.prompt_ids, row.completion_ids, row.shared) for row in rows]
+        packable = [CompletionRow(row.prompt_ids, row.completion_ids, row.shared) for row in rows]
         for start in range(0, len(rows), most):
             with using(self.products), self.accelerator.autocast():
                 logps += packed_logps(
@@ -177,7 +177,7 @@ class PackedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         rows = inputs.rows
         device = self.args.device
         of_rows = self._logps(model, rows, compute_entropy=True)
-        mask = padded([list(map(int, row.mask)) for row in rows], device)
+        mask = pad_rows([list(map(int, row.mask)) for row in rows], device)
         tensors = {
             # TRL puts ids and masks together for a forward of its own, which does not take place
             **dict.fromkeys(("prompt_ids", "prompt_mask", "completion_ids"), mask),
@@ -193,9 +193,9 @@ class PackedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         ):
             values = [getattr(row, field) for row in rows]
             if not any(value is None for value in values):
-                tensors[name] = padded(values, device)
-        self._of_policy = tuple(padded(values, device) for values in zip(*of_rows, strict=True))
-        with restored([self], "use_vllm"):
+                tensors[name] = pad_rows(values, device)
+        self._of_policy = tuple(pad_rows(values, device) for values in zip(*of_rows, strict=True))
+        with restoring([self], "use_vllm"):
             self.use_vllm = self._weighs  # how TRL's loss is told to take importance weights
             loss: Tensor = self._compute_loss(model, tensors)
         if self.loss_type in ROW_MEAN_LOSSES:
@@ -225,7 +225,7 @@ class PackedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self._record({name: time.perf_counter() - start})
 
 
-def padded(values: Sequence[Any], device: torch.device) -> Tensor:
+def pad_rows(values: Sequence[Any], device: torch.device) -> Tensor:
     """Return sequences or one-dimensional tensors as a (B, longest) tensor, padded with 0."""
     rows = [torch.as_tensor(value, device=device) for value in values]
     return pad_sequence(rows, batch_first=True)

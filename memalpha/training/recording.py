@@ -36,7 +36,7 @@ from memalpha.training.rows import TrainingRow
 from memalpha.training.scoring import RolloutScorer, check_masked_share
 from memalpha.types import EventReport, Instance, JsonObject, Sampling
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 Draw = Callable[[Sequence[Instance], Sampling, StepCallback | None], list[Rollout]]
 _NO_CURVE = ("kinds", "operations", "low", "high", "stderr", "n", "masked")
@@ -136,7 +136,7 @@ class StopOnSignal(TrainerCallback):  # type: ignore[misc]
         if self._received is None:
             self._received = time.monotonic()
             name = signal.Signals(number).name
-            logger.warning("%s: saving after this step; Ctrl-C again stops at once", name)
+            _logger.warning("%s: saving after this step; Ctrl-C again stops at once", name)
         elif number == signal.SIGINT and time.monotonic() - self._received >= self.repeated_after:
             raise KeyboardInterrupt
 
@@ -192,7 +192,7 @@ class HeldOut:
             names=("held out", "policy"),
             seed=self.seed,
             count=self.parts.agent.encoder.count,
-            clock=untimed,
+            clock=no_time,
         )
         if state.num_processes > 1:
             order = {instance.id: index for index, instance in enumerate(instances)}
@@ -224,6 +224,6 @@ class HeldOut:
         return [rollout_memory(rollout, config.retrieve_k) for rollout in rollouts]
 
 
-def untimed() -> float:
+def no_time() -> float:
     """Return NaN, no time: a resumed run writes the same rows."""
     return math.nan

@@ -18,7 +18,7 @@ from memalpha.types import ContentJudge, Instance
 if TYPE_CHECKING:
     from memalpha.training.config import RunOptions
 
-GROUP = "memalpha.roles"
+ROLES_GROUP = "memalpha.roles"
 WRITER = "writer"
 
 
@@ -103,10 +103,10 @@ ROLES: Mapping[str, type[WriterRole]] = {WRITER: WriterRole}
 
 def role_names() -> list[str]:
     """Return the names of all roles."""
-    return plugin_names(GROUP, ROLES)
+    return plugin_names(ROLES_GROUP, ROLES)
 
 
 def make_role(name: str) -> Role:
     """Return the role of a name; InputError if its entry point names something else."""
-    role: Role = ROLES[name]() if name in ROLES else make_plugin(GROUP, name, Role)
+    role: Role = ROLES[name]() if name in ROLES else make_plugin(ROLES_GROUP, name, Role)
     return role

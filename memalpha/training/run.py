@@ -36,7 +36,7 @@ from memalpha.record.rows import InstanceRow, paired_difference, read_rows, summ
 from memalpha.rewards import full_name
 from memalpha.training.build import RunComponents, build_components, resolve_dtype
 from memalpha.training.checkpoints import newest_whole
-from memalpha.training.config import REPLACED, PolicyOptions, TrainArguments, clear_options
+from memalpha.training.config import REPLACED_OPTIONS, PolicyOptions, TrainArguments, clear_options
 from memalpha.training.precision import check_types, set_float16
 from memalpha.training.recording import HeldOut, Recorder, StopOnSignal
 from memalpha.training.trainer import MemoryGRPOTrainer
@@ -201,7 +201,7 @@ def fit(run: Run) -> int:
 def validate(run: Run, recorder: Recorder) -> dict[str, float]:
     """Measure the policy while it trains, on the instances for that; return the means."""
     options = run.arguments.trainer
-    rows = run.held_out.measure(_validated(run.parts), f"step-{run.trainer.state.global_step:06d}")
+    rows = run.held_out.measure(_validate(run.parts), f"step-{run.trainer.state.global_step:06d}")
     means = recorder.write_validation(rows)
     if options.load_best_model_at_end and math.isnan(means[options.metric_for_best_model]):
         raise InputError(
@@ -259,7 +259,7 @@ def summarise_run(
             "step": step,
             "metric": options.metric_for_best_model,
             "value": state.best_metric,
-            "instances": len(_validated(run.parts)),
+            "instances": len(_validate(run.parts)),
             "on_after": not run.parts.validation,
         }
     return summary
@@ -271,7 +271,7 @@ def _all_of(instances: Sequence[Any], rows: list[InstanceRow]) -> list[InstanceR
     return rows if whole else []
 
 
-def _validated(parts: RunComponents) -> list[Any]:
+def _validate(parts: RunComponents) -> list[Any]:
     return list(parts.validation or parts.held_out)
 
 
@@ -391,7 +391,7 @@ def open_folder(arguments: TrainArguments, parts: RunComponents, dtype: str) -> 
 
 def check_options_of_then(folder: RunFolder) -> None:
     """Raise RunFolderError for a run that was begun with an option that is gone."""
-    for name, instead in REPLACED.items():
+    for name, instead in REPLACED_OPTIONS.items():
         if name in folder.config:
             raise RunFolderError(
                 f"{str(folder.path)!r} was begun with {name}: {folder.config.get(name)}, an option "

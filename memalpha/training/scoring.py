@@ -20,7 +20,7 @@ from memalpha.qa.metrics import contains
 from memalpha.qa.readers import Asked, QAEvaluator, ask_all
 from memalpha.record.rows import operation_mix
 from memalpha.retrieval.archive import archive_chunk
-from memalpha.rewards import RewardConfig, RewardFunction, StepReward, accuracy, judged
+from memalpha.rewards import RewardConfig, RewardFunction, StepReward, accuracy, results_to_judge
 from memalpha.training.credit import Credit, StepCredit
 from memalpha.training.schedule import in_background
 from memalpha.types import (
@@ -122,7 +122,7 @@ class RolloutScorer:
         steps = [step for rollout in rollouts for step in rollout.steps]
         scored = [step for of_rollout in rewards for step in of_rollout]
         calls = [result for step in steps for result in step.outcome.results]
-        written = list(_written(rollouts))
+        written = list(_write_texts(rollouts))
         values: dict[str, Sequence[float]] = {
             "memory/calls_per_chunk": [len(step.outcome.results) for step in steps],
             "memory/silent_chunks": [not step.outcome.results for step in steps],
@@ -154,7 +154,7 @@ class RolloutScorer:
         return result | {f"memory/{kind}_share": (n, len(calls)) for kind, n in shares.items()}
 
 
-def _written(rollouts: Sequence[Rollout]) -> Iterator[tuple[str, str]]:
+def _write_texts(rollouts: Sequence[Rollout]) -> Iterator[tuple[str, str]]:
     """Yield the text of the chunk and of the entry of each write that took effect."""
     for rollout in rollouts:
         for step in rollout.steps:
@@ -252,7 +252,7 @@ def _write_requests(rollout: Rollout, config: RewardConfig) -> list[WriteRequest
         earlier: dict[int, Entry | None] = {}
         for result in step.outcome.results:
             earlier[id(result)] = next(changes).before if result.logged else None
-        results = tuple(judged(step.outcome.results, config))
+        results = tuple(results_to_judge(step.outcome.results, config))
         requests.append(
             WriteRequest(
                 rollout.instance.id,

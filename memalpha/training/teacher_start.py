@@ -38,7 +38,7 @@ def start_from_teacher(
         begin = 0
         if chunks and instance.facts:
             if cut:
-                instance = _cut(instance, chunks, random.Random(f"cut/{seed}/{instance.id}"))
+                instance = _cut_short(instance, chunks, random.Random(f"cut/{seed}/{instance.id}"))
             begin = max(0, len(instance.chunks) - chunks)
         memory = agent.new_memory()
         rng = random.Random(f"begin/{seed}/{instance.id}")
@@ -48,7 +48,7 @@ def start_from_teacher(
     return started
 
 
-def _cut(instance: Instance, least: int, rng: random.Random) -> Instance:
+def _cut_short(instance: Instance, least: int, rng: random.Random) -> Instance:
     """End an instance after ``least`` or more chunks, by which at least one question can be
     asked.
     """

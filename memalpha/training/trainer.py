@@ -30,7 +30,7 @@ from memalpha.agent.rollout import (
 )
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, TrainingAborted
-from memalpha.generation.products import restored, using
+from memalpha.generation.products import restoring, using
 from memalpha.rewards import StepReward
 from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.config import RunOptions
@@ -49,7 +49,7 @@ from memalpha.training.scoring import RolloutScorer, check_masked_share, first_e
 from memalpha.training.weights import Sharding, hand_over, sharding_of, whole_weights
 from memalpha.types import AdapterEngine, Generator, Instance, Sampling
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class MemoryGRPOTrainer(WholeCheckpoints, PackedGRPOTrainer):
@@ -164,7 +164,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, PackedGRPOTrainer):
         trained = sum(sum(row.mask) for row in rows)
         row_count, token_count = self.sum_over_ranks([len(rows), trained])
         rows = self._with_padding(rows)
-        frozen = restored(self.model.parameters(), "requires_grad")
+        frozen = restoring(self.model.parameters(), "requires_grad")
         with torch.no_grad(), frozen, self._timed("time/logps"):
             self._logps_before(rows)
         # a step gets random rows, but in their order, in which neighbours share their prefix
@@ -189,7 +189,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, PackedGRPOTrainer):
             at_scale = f" at loss scale {scale:g}"
             self._record({"loss_scale": scale})
         if skip:
-            logger.warning("step %d is skipped: loss or gradient is not finite%s", step, at_scale)
+            _logger.warning("step %d is skipped: loss or gradient is not finite%s", step, at_scale)
         if skip and scaler is not None:
             overflow(model)
         elif skip:

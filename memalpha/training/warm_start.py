@@ -42,7 +42,7 @@ from memalpha.record.folder import (
     checkpoints_in,
     holds_something,
     make_folder,
-    masked,
+    mask_options,
     remove_made,
 )
 from memalpha.record.lock import LOCK_FILE, FolderLock
@@ -54,7 +54,7 @@ from memalpha.training.demonstrations import demonstrate, demonstrate_reading, r
 from memalpha.training.precision import check_scale, check_scaler, check_types, set_float16
 from memalpha.training.teacher_start import start_from_teacher
 from memalpha.types import EventReport, JsonObject, Operation
-from memalpha.update.logps import Row, packed_logps, split_rows
+from memalpha.update.logps import CompletionRow, packed_logps, split_rows
 
 WARMUP_RECORD = "memalpha_warmup.json"
 MADE_BY_WARMUP = re.compile(
@@ -230,7 +230,7 @@ def _train(arguments: WarmupRunOptions, target: Path, report: EventReport) -> No
             "seed": training.seed,
             "demonstrations": len(demonstrations),
             "operations": Counter(operation.kind.value for operation in operations),
-            "warmup": masked(asdict(warmup)),
+            "warmup": mask_options(asdict(warmup)),
         }
         write_object(target / WARMUP_RECORD, record)
         if not warmup.full_finetuning:
@@ -265,7 +265,7 @@ def _check_place(target: Path, warmup: WarmupOptions) -> None:
 
 def make_demonstrations(
     warmup: WarmupOptions, agent: AgentStep, end_token: int, seed: int
-) -> tuple[list[Row], list[Operation]]:
+) -> tuple[list[CompletionRow], list[Operation]]:
     """Return the demonstrations of the options' source, and their operations."""
     instances = load_data(warmup.data, warmup.data_options, seed)
     teacher = TeacherConfig(
@@ -281,7 +281,7 @@ def make_demonstrations(
         demonstrations_of = load_plugin(find_plugins(LESSONS)[warmup.teaches])
         return list(demonstrations_of(instances, agent, teacher, end_token, seed)), []
     instances = start_from_teacher(instances, agent, warmup.rollout_chunks, seed)
-    demonstrations: list[Row] = []
+    demonstrations: list[CompletionRow] = []
     operations: list[Operation] = []
     for row, written in demonstrate(instances, agent, rule_based(teacher), end_token, seed):
         demonstrations.append(row)
@@ -295,7 +295,7 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
     """
 
     def __init__(
-        self, demonstrations: Sequence[Row], pack_tokens: int = 1024, **kwargs: Any
+        self, demonstrations: Sequence[CompletionRow], pack_tokens: int = 1024, **kwargs: Any
     ) -> None:
         self.pack_tokens = pack_tokens
         self._products = Products()  # of frozen weights: only adapters change
@@ -314,7 +314,7 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
         the end. TrainingAborted if the loss is not finite.
         """
         check_scale(self.accelerator)
-        rows: list[Row] = inputs["rows"]
+        rows: list[CompletionRow] = inputs["rows"]
         count = sum(len(row.completion_ids) for row in rows)
         total = torch.zeros((), device=self.args.device)
         packs = split_rows(rows, self.pack_tokens)

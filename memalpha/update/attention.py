@@ -97,8 +97,8 @@ def layout_of(base: Any, groups: Sequence[Group], device: torch.device) -> Layou
         if runs_flash(device, kind, head_of(config)):
             return Flash(groups, device, kind)
         if runs_tiles(device, kind):
-            return Tiled(groups)
-    return Padded(groups, device)
+            return TiledProducts(groups)
+    return PaddedAttention(groups, device)
 
 
 def head_of(config: Any) -> int:
@@ -126,7 +126,7 @@ def runs_tiles(device: torch.device, kind: torch.dtype) -> bool:
 # in padded rows
 
 
-class Padded:
+class PaddedAttention:
     """Each prefix attends to itself, then its rows, as a padded batch, to [prefix, own part]."""
 
     def __init__(self, groups: Sequence[Group], device: torch.device) -> None:
@@ -384,7 +384,7 @@ def flash_gradient(
 # in tiles
 
 
-class Tiled:
+class TiledProducts:
     """Dense products of some tokens with all keys that one of them sees, through oneDNN."""
 
     def __init__(self, groups: Sequence[Group]) -> None:
@@ -460,7 +460,7 @@ class TiledAttention(torch.autograd.Function):
             for head in range(len(k)):
                 weights = _weights(q[head], k[head], tile)
                 place = out[head, tile.queries]
-                place.copy_(multiply(weights, _seen(v[head], tile).t()).view_as(place))
+                place.copy_(multiply(weights, _keys_of_tile(v[head], tile).t()).view_as(place))
         ctx.save_for_backward(q, k, v)
         ctx.tiles = tiles
         ctx.scale = scale
@@ -477,10 +477,10 @@ class TiledAttention(torch.autograd.Function):
             for head in range(len(k)):
                 above = grads[head, tile.queries].flatten(0, 1)
                 weights = _weights(q[head], k[head], tile)
-                change = multiply(above, _seen(v[head], tile))
+                change = multiply(above, _keys_of_tile(v[head], tile))
                 change = torch._softmax_backward_data(change, weights, -1, weights.dtype)
                 place = dq[head, tile.queries]
-                place.copy_(multiply(change, _seen(k[head], tile).t()).view_as(place))
+                place.copy_(multiply(change, _keys_of_tile(k[head], tile).t()).view_as(place))
                 # these orientations are the fastest in oneDNN
                 of_keys = multiply(q[head, tile.queries].flatten(0, 1).t(), change.t()).t()
                 of_values = multiply(above.t(), weights.t()).t()
@@ -503,7 +503,7 @@ def by_token(state: Tensor) -> Tensor:
     return state.transpose(0, 1).flatten(1, 2)
 
 
-def _seen(state: Tensor, tile: Tile) -> Tensor:
+def _keys_of_tile(state: Tensor, tile: Tile) -> Tensor:
     """Return the keys (or values) of a tile, from (L, 1, size) to (M, size)."""
     own = state[tile.own, 0]
     return torch.cat([state[tile.prefix, 0], own]) if tile.prefix.stop > tile.prefix.start else own
@@ -511,7 +511,7 @@ def _seen(state: Tensor, tile: Tile) -> Tensor:
 
 def _weights(query: Tensor, key: Tensor, tile: Tile) -> Tensor:
     """Return the softmax over the keys that a query sees: (queries * repeats, M)."""
-    scores = multiply(query[tile.queries].flatten(0, 1), _seen(key, tile))
+    scores = multiply(query[tile.queries].flatten(0, 1), _keys_of_tile(key, tile))
     queries, own = tile.hidden.shape
     scores.view(queries, -1, scores.shape[1])[..., -own:].add_(tile.hidden[:, None])
     return scores.softmax(-1)

@@ -206,7 +206,7 @@ def _log_partition(
 # gradient.
 
 
-class Row(NamedTuple):
+class CompletionRow(NamedTuple):
     """Token ids of a prompt (at least one) and its completion; ``shared``: leading prompt ids that
     other rows may have, too.
     """
@@ -230,7 +230,7 @@ class Pack(NamedTuple):
 
 def packed_logps(
     model: nn.Module,
-    rows: Sequence[Row],
+    rows: Sequence[CompletionRow],
     *,
     temperature: float = 1.0,
     compute_entropy: bool = False,
@@ -256,7 +256,7 @@ def packed_logps(
     return [TokenLogps(*values) for values in zip(*parts, strict=True)]
 
 
-def split_rows(rows: Sequence[Row], max_tokens: int = 0) -> list[list[int]]:
+def split_rows(rows: Sequence[CompletionRow], max_tokens: int = 0) -> list[list[int]]:
     """Return the row indices of each pack of at most ``max_tokens`` tokens (0 = one pack); equal
     prefixes stay together.
     """
@@ -275,7 +275,7 @@ def split_rows(rows: Sequence[Row], max_tokens: int = 0) -> list[list[int]]:
     return packs
 
 
-def pack_rows(rows: Sequence[Row]) -> Pack:
+def pack_rows(rows: Sequence[CompletionRow]) -> Pack:
     """Lay rows out in one sequence, group by group; ``targets`` keep the order of rows. All on the
     CPU.
     """
@@ -342,7 +342,7 @@ def keeps_logits(kind: Any) -> bool:
     return "logits_to_keep" in signature(kind.forward).parameters
 
 
-def _by_prefix(rows: Sequence[Row]) -> dict[tuple[int, ...], list[int]]:
+def _by_prefix(rows: Sequence[CompletionRow]) -> dict[tuple[int, ...], list[int]]:
     members: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
         if not row.prompt_ids[:1] or not 0 <= row.shared <= len(row.prompt_ids):
@@ -353,5 +353,5 @@ def _by_prefix(rows: Sequence[Row]) -> dict[tuple[int, ...], list[int]]:
     return members
 
 
-def _own_length(row: Row) -> int:
+def _own_length(row: CompletionRow) -> int:
     return len(row.prompt_ids) - row.shared + max(len(row.completion_ids) - 1, 0)

@@ -18,7 +18,7 @@ from torch.nn.functional import linear, rms_norm
 
 from memalpha.errors import InputError
 from memalpha.generation.graphs import PLAIN_MODELS
-from memalpha.generation.products import multiply, plain, product, rounded
+from memalpha.generation.products import multiply, product, round_weight, with_plain_products
 from memalpha.generation.small import NoCopyError, architecture, ask_copy
 from memalpha.update.attention import base_model, share_prefixes
 from memalpha.update.trial import Trial, try_rows
@@ -26,7 +26,7 @@ from memalpha.update.trial import Trial, try_rows
 # ------------------------------------------------------------------------------------------------
 # what is done to a model
 
-logger = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 BACKEND = "inductor"  # of torch.compile
 
@@ -59,7 +59,7 @@ def prepare_policy(
             )
         reason = trial.alone or share_prefixes(base)
         if reason:
-            logger.warning("%s: the update computes every row by itself, which is slower", reason)
+            _logger.warning("%s: the update computes every row by itself, which is slower", reason)
     if compiled:
         compile_layers(base)
 
@@ -184,15 +184,15 @@ class FastLoraLinear(Linear):  # type: ignore[misc]
         a = self.lora_A[names[0]].weight
         b = self.lora_B[names[0]].weight
         kind = _product_type(base.weight)
-        fits = plain(a, b) and _casts(x, kind) and _casts(base.weight, kind)
+        fits = with_plain_products(a, b) and _casts(x, kind) and _casts(base.weight, kind)
         if not fits or not (torch.is_grad_enabled() or kind is not torch.float32):
             return super().forward(x)  # type: ignore[no-any-return]
         if not torch.is_grad_enabled():
-            a, b = rounded(a, kind), rounded(b, kind)  # once a call, not at each token
-        bias = None if base.bias is None else rounded(base.bias, kind)
+            a, b = round_weight(a, kind), round_weight(b, kind)  # once a call, not at each token
+        bias = None if base.bias is None else round_weight(base.bias, kind)
         y: Tensor = LoraProduct.apply(  # type: ignore[no-untyped-call]
             x.reshape(-1, x.shape[-1]).to(kind),
-            rounded(base.weight, kind),
+            round_weight(base.weight, kind),
             bias,
             a.to(kind),
             b.to(kind),
@@ -218,7 +218,9 @@ def _product_type(weight: Tensor) -> torch.dtype:
 
 def _casts(tensor: Tensor, kind: torch.dtype) -> bool:
     """Whether a product in ``kind`` takes the tensor; autocast takes float32, too."""
-    return plain(tensor, kind=kind) or (_autocasts(tensor) and plain(tensor))
+    return with_plain_products(tensor, kind=kind) or (
+        _autocasts(tensor) and with_plain_products(tensor)
+    )
 
 
 def _autocasts(tensor: Tensor) -> bool:
@@ -277,10 +279,15 @@ class FastRMSNorm:
         """
         weight = self.weight
         eager = not torch.compiler.is_compiling()
-        if eager and x.device.type == "cuda" and plain(x, weight, kind=x.dtype):
+        if eager and x.device.type == "cuda" and with_plain_products(x, weight, kind=x.dtype):
             with torch.autocast(x.device.type, enabled=False):  # which would return float32
                 return rms_norm(x, weight.shape, weight, self.variance_epsilon)
-        if eager and x.device.type == "cpu" and torch.is_grad_enabled() and plain(x, weight):
+        if (
+            eager
+            and x.device.type == "cpu"
+            and torch.is_grad_enabled()
+            and with_plain_products(x, weight)
+        ):
             y: Tensor = RMSNormProduct.apply(  # type: ignore[no-untyped-call]
                 x, weight, self.variance_epsilon
             )

@@ -13,16 +13,19 @@ from torch import Tensor
 
 from memalpha.generation.small import alone, reason_of
 from memalpha.update.attention import share_prefixes
-from memalpha.update.logps import Row, packed_logps
+from memalpha.update.logps import CompletionRow, packed_logps
 
-EXACT = 1e-4
+_EXACT = 1e-4
 """Most that log-probabilities (nats) and gradients (by their size) may differ in float32."""
 
 # of two rows behind one prefix: all within the window of a copy, and all longer than it
-SHORT = [Row((3, 4, 5, 6, 7), (8, 9, 10), 3), Row((3, 4, 5, 11), (12, 13, 14), 3)]
+SHORT = [
+    CompletionRow((3, 4, 5, 6, 7), (8, 9, 10), 3),
+    CompletionRow((3, 4, 5, 11), (12, 13, 14), 3),
+]
 LONG = [
-    Row((*range(3, 17), 18, 19), (20, 21, 22, 23), 14),
-    Row((*range(3, 17), 24), (25, 26, 27), 14),
+    CompletionRow((*range(3, 17), 18, 19), (20, 21, 22, 23), 14),
+    CompletionRow((*range(3, 17), 24), (25, 26, 27), 14),
 ]
 
 
@@ -45,7 +48,7 @@ def try_rows(copy: Any) -> Trial:
     except Exception as error:  # noqa: BLE001 - whatever code of others raises
         return Trial(refused=f"its forward fails: {reason_of(error)}")
     for logits, others in zip(expected, again, strict=True):
-        if not torch.allclose(logits[:-1], others[:-1], rtol=0, atol=EXACT):
+        if not torch.allclose(logits[:-1], others[:-1], rtol=0, atol=_EXACT):
             return Trial(refused="what it says of a token depends on later tokens, or on chance")
     parts = [
         logits[len(row.prompt_ids) - 1 : -1].log_softmax(-1)
@@ -74,14 +77,14 @@ def try_rows(copy: Any) -> Trial:
     return Trial()
 
 
-def _agree(copy: Any, rows: Sequence[Row], logps: Sequence[Tensor]) -> bool:
+def _agree(copy: Any, rows: Sequence[CompletionRow], logps: Sequence[Tensor]) -> bool:
     """Whether log-probabilities of rows, and their gradient, are those of the update."""
     found = [of_row.logps for of_row in packed_logps(copy, rows)]
     pairs = list(zip(found, logps, strict=True))
-    if not all(torch.allclose(own, other, rtol=0, atol=EXACT) for own, other in pairs):
+    if not all(torch.allclose(own, other, rtol=0, atol=_EXACT) for own, other in pairs):
         return False
     gradient, expected = (_gradient(copy, each) for each in (found, logps))
-    return bool((gradient - expected).norm() <= EXACT * expected.norm())
+    return bool((gradient - expected).norm() <= _EXACT * expected.norm())
 
 
 def _gradient(copy: Any, logps: Sequence[Tensor]) -> Tensor:

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 from pydantic import Field, PositiveInt, StrictStr
 
-from memalpha.config import Options, read, read_yaml
+from memalpha.config import Options, make_options, read_yaml
 from memalpha.errors import InputError
 from memalpha.store.journal import Namespace
 from memalpha.types import JsonObject
@@ -193,7 +193,7 @@ class Grant(Options):
         """Return the parts of a namespace that the token or a request sets; Problem (403) for one
         that is not that of the token.
         """
-        agreed(asked, self.fixed, self.name)
+        check_namespace_parts(asked, self.fixed, self.name)
         return {**self.fixed, **asked}
 
     def namespace(self, asked: Mapping[str, str]) -> Namespace:
@@ -208,7 +208,7 @@ class Grant(Options):
         return Namespace(**parts)
 
 
-def agreed(asked: Mapping[str, str], pinned: Mapping[str, str], who: str) -> None:
+def check_namespace_parts(asked: Mapping[str, str], pinned: Mapping[str, str], who: str) -> None:
     """Raise a Problem (403) if a request asks for another part of a namespace than is pinned."""
     for part, name in pinned.items():
         if asked.get(part, name) != name:
@@ -259,7 +259,9 @@ class Callers:
                     f"the sha256 of token {at} of {path} is none",
                     expected="64 characters of 0-9 and a-f, as memalpha token prints it",
                 )
-        return cls([read(Grant, row, f"token {at} of {path}") for at, row in enumerate(rows, 1)])
+        return cls(
+            [make_options(Grant, row, f"token {at} of {path}") for at, row in enumerate(rows, 1)]
+        )
 
     def grant(self, token: str) -> Grant | None:
         """Return the grant of a token, None if unknown; in constant time."""
@@ -295,7 +297,7 @@ class Callers:
         """
         grant = self.granted(headers)
         parts = self.pinned(headers)
-        agreed(named or {}, parts, grant.name)
+        check_namespace_parts(named or {}, parts, grant.name)
         try:
             return Caller(grant.name, grant.namespace({**(named or {}), **parts}))
         except InputError as error:

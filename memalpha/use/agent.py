@@ -43,7 +43,7 @@ from memalpha.qa.readers import (
     EndpointReader,
     ModelReader,
     RecallReader,
-    Retrieved,
+    Retrieval,
     answer,
     find_passages,
     open_reader,
@@ -68,7 +68,7 @@ from memalpha.types import (
     Sampling,
     Span,
 )
-from memalpha.units import cut
+from memalpha.units import cut_text
 from memalpha.use.guards import Guards
 from memalpha.use.store import MemoryStore, need_text
 
@@ -86,7 +86,7 @@ _TRIES = 5  # to read a text whose namespace changes meanwhile
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddResult:
     """Result of reading a text, already stored: one record per piece.
 
     ``operations`` are the numbers whose ``undo``, the last first, takes all of it back: of each
@@ -328,7 +328,7 @@ class MemoryAgent(MemoryStore):
         namespace: Namespace | str | None = None,
         source: str = "",
         metadata: str | None = None,
-    ) -> Added:
+    ) -> AddResult:
         """Let the agent read a text, or chat messages, and update a memory; on disk when this
         returns.
 
@@ -347,7 +347,7 @@ class MemoryAgent(MemoryStore):
         elif isinstance(text, str):
             text, left_out = without_recalled(text)
         if left_out and not text:
-            return Added((), (), tuple(left_out))
+            return AddResult((), (), tuple(left_out))
         text, removed = self.guards.masked(text)
         pieces = self.labelled(text, time)
         steps: list[StepRecord] = []
@@ -368,7 +368,7 @@ class MemoryAgent(MemoryStore):
                         f"by the operations {operations}"
                     )
                 raise
-        return Added(tuple(steps), tuple(operations), tuple(left_out), removed)
+        return AddResult(tuple(steps), tuple(operations), tuple(left_out), removed)
 
     def _not_recalled(
         self, whose: Namespace, messages: Sequence[Message], time: str | None
@@ -412,7 +412,7 @@ class MemoryAgent(MemoryStore):
             chunks = [(each.chunk, each.labels) for each in joined]
         else:
             text = need_text("text", text)
-            texts = cut(text, limit, count) if count(text) > limit else [text]
+            texts = cut_text(text, limit, count) if count(text) > limit else [text]
             chunks = [(Chunk(piece, time), None) for piece in texts if piece.strip()]
         if not chunks:
             raise InputError("a text without a word", expected="something to read")
@@ -482,7 +482,7 @@ class MemoryAgent(MemoryStore):
         def search(words: str, when: str) -> tuple[str, ...]:
             return find(words, when).passages
 
-        def find(words: str, when: str = "") -> Retrieved:
+        def find(words: str, when: str = "") -> Retrieval:
             with self.reading(whose) as (memory, retriever):
                 found = find_passages(memory, retriever, words, self.retrieve_k, when)
             for passage, entry in zip(found.passages, found.entries, strict=True):

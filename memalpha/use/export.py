@@ -33,7 +33,7 @@ from memalpha.models.adapters import (
 from memalpha.models.agent import agent_folder, own_reader
 from memalpha.models.policy import load_policy_model
 from memalpha.models.registry import LICENSE, MODELS, hub_name
-from memalpha.record.folder import RunFolder, masked, masked_command, nameless
+from memalpha.record.folder import RunFolder, mask_options, masked_command, nameless
 from memalpha.rewards import RewardConfig
 from memalpha.types import Chunk, JsonMapping
 
@@ -179,7 +179,7 @@ class RunFacts(NamedTuple):
             environment = run.read_optional("environment.json")
             environment["command"] = masked_command(environment.get("command") or [])
             facts = cls(run.read_optional("summary.json"), run.config, environment, warmup)
-        return cls(*map(masked, facts))
+        return cls(*map(mask_options, facts))
 
 
 def make_card(config: AgentConfig, base: str, facts: RunFacts, *, merged: bool) -> str:
@@ -197,7 +197,7 @@ def make_card(config: AgentConfig, base: str, facts: RunFacts, *, merged: bool) 
         results.append((f"accuracy, {kind}", earlier.get("accuracy"), row["accuracy"]))
     command = facts.environment.get("command")
     environment = Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False)
-    environment.filters |= {"shown": _shown, "number": _number}
+    environment.filters |= {"shown": _show_value, "number": _number}
     template = (resources.files("memalpha.use") / "card.md.jinja").read_text(encoding="utf-8")
     text = environment.from_string(template).render(
         config=config,
@@ -210,14 +210,14 @@ def make_card(config: AgentConfig, base: str, facts: RunFacts, *, merged: bool) 
         after=after,
         delta=facts.summary.get("delta") or {},
         sections=[(section, _limits_of(section)) for section in schema.sections],
-        training=_given(facts.config, _TRAINING),
-        reward=_given(facts.config, [each.name for each in fields(RewardConfig)]),
+        training=_given_options(facts.config, _TRAINING),
+        reward=_given_options(facts.config, [each.name for each in fields(RewardConfig)]),
         command=shlex.join(["memalpha", *map(nameless, command[1:])]) if command else "",
     )
     return str(ModelCard(f"---\n{_metadata(base, facts, merged).to_yaml()}\n---\n\n{text}"))
 
 
-def _given(config: JsonMapping, names: Sequence[str]) -> list[tuple[str, Any]]:
+def _given_options(config: JsonMapping, names: Sequence[str]) -> list[tuple[str, Any]]:
     return [(name, config[name]) for name in names if name in config]
 
 
@@ -253,7 +253,7 @@ def _metadata(base: str, facts: RunFacts, merged: bool) -> Any:
     )
 
 
-def _shown(value: Any) -> str:
+def _show_value(value: Any) -> str:
     text = f"`{json.dumps(value)}`" if isinstance(value, dict | list) else nameless(str(value))
     return text.replace("|", "\\|")
 

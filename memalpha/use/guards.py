@@ -15,10 +15,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
-from memalpha.plugins import GROUPS, find_plugins, load_plugin
+from memalpha.plugins import PLUGIN_GROUPS, find_plugins, load_plugin
 from memalpha.types import Chunk, Operation
 
-GROUP = "memalpha.detectors"
+DETECTORS_GROUP = "memalpha.detectors"
 Text = Any
 """A text, or a sequence of chat messages; it stays what it is."""
 
@@ -59,7 +59,7 @@ class Guards:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        entries = find_plugins(GROUP) if names else {}
+        entries = find_plugins(DETECTORS_GROUP) if names else {}
         unknown = set(names) - set(entries)
         if unknown:
             raise InputError(f"guards {sorted(unknown)}", expected=f"some of {', '.join(entries)}")
@@ -74,7 +74,7 @@ class Guards:
             if not isinstance(guard, Guard):
                 raise InputError(
                     f"the entry point {entry.name!r} gives {type(guard).__name__} {guard!r:.80}",
-                    expected=f"{GROUPS[GROUP]} at {entry.value}",
+                    expected=f"{PLUGIN_GROUPS[DETECTORS_GROUP]} at {entry.value}",
                 )
             self._guards.append(guard)
 

@@ -28,7 +28,7 @@ from memalpha import errors
 from memalpha.errors import InputError, JournalError, MemAlphaError, ServiceError
 from memalpha.types import Hit, JsonObject
 from memalpha.use.access import Caller, Problem
-from memalpha.use.agent import Added, MemoryAgent
+from memalpha.use.agent import AddResult, MemoryAgent
 
 _LOG = logging.getLogger(__name__)
 
@@ -379,7 +379,7 @@ class Operations:
         time: str | None = None,
         source: str = "",
         metadata: str | None = None,
-    ) -> Added:
+    ) -> AddResult:
         """Let the agent read a text or chat messages; Problem for what is too long or wrong, else
         as ``MemoryAgent.add``.
         """
@@ -411,7 +411,7 @@ class Operations:
             {
                 "answer": reply.text,
                 "source": reply.source,
-                "entries": _found(reply.entries),
+                "entries": _found_models(reply.entries),
                 "searches": reply.searches,
             }
         )
@@ -424,7 +424,9 @@ class Operations:
         k: Annotated[int, Field(ge=1, le=100, description="Most entries to find."), _NUMBER] = 5,
     ) -> SearchAnswer:
         """Find at most k entries for a query, best first."""
-        return SearchAnswer(entries=_found(self.agent.search(query, k, namespace=caller.namespace)))
+        return SearchAnswer(
+            entries=_found_models(self.agent.search(query, k, namespace=caller.namespace))
+        )
 
     @_endpoint("GET", "/memory")
     def memory(
@@ -498,7 +500,7 @@ class Operations:
         return ForgetAnswer.model_validate(self.agent.forget_all(namespace=caller.namespace))
 
 
-def _found(hits: Iterable[Hit]) -> list[FoundModel]:
+def _found_models(hits: Iterable[Hit]) -> list[FoundModel]:
     return [
         FoundModel(**EntryModel.model_validate(hit.entry).model_dump(), score=hit.score)
         for hit in hits

@@ -77,7 +77,7 @@ class Gate:
         scope = {**scope, "path": scope["path"].removesuffix("/") or "/"}
         headers = Headers(scope=scope)
         origin = headers.get("origin", "")
-        send = _shared(send, origin if self._config.knows_origin(origin) else "")
+        send = _with_cors(send, origin if self._config.knows_origin(origin) else "")
         routes = next((each for each in self._routes if each.owns(scope["path"])), None)
         most = routes.max_body_bytes if routes else self._config.max_body_bytes
         try:
@@ -198,7 +198,7 @@ class Gate:
             oldest.reschedule(asyncio.get_running_loop().time())
 
 
-def _shared(send: Send, origin: str) -> Send:
+def _with_cors(send: Send, origin: str) -> Send:
     """Return ``send`` with the headers that let pages of an origin, if any, read the answer."""
 
     async def answer(message: Message) -> None:

@@ -14,7 +14,7 @@ from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.models.registry import make_tokenizer
 from memalpha.retrieval.archive import archive_chunk
 from memalpha.speakers import quoted_labels, unquoted_labels
-from memalpha.text.quoting import unmarked
+from memalpha.text.quoting import strip_marks
 from memalpha.types import Chunk
 from memalpha.units import units
 from memalpha.use.agent import MemoryAgent
@@ -176,7 +176,7 @@ def test_a_user_called_assistant_does_not_answer():
 
 def test_what_a_tokenizer_may_read_as_a_mark_of_a_label_is_looked_at():
     others = [chr(code) for code in range(0x80, 0x10000) if not 0xD800 <= code < 0xE000]
-    for mark in [each for each in others if unmarked(each)[-1:] in (":", "[")]:
-        said = f"Hi\nMarta{mark} yes" if ":" in unmarked(mark) else f"Hi\n{mark}Session 2]"
+    for mark in [each for each in others if strip_marks(each)[-1:] in (":", "[")]:
+        said = f"Hi\nMarta{mark} yes" if ":" in strip_marks(mark) else f"Hi\n{mark}Session 2]"
         assert quoted_labels(said) == said.replace("\n", "\n> "), mark
     assert quoted_labels("Hi\nMarta yes\nhttp://a.b") == "Hi\nMarta yes\nhttp://a.b"

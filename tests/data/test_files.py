@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from memalpha import __version__
 from memalpha.data import rows as rows_module
-from memalpha.data.load import SOURCES, get_source, iter_prepared, prepare, read_manifest
+from memalpha.data.load import BUILT_IN_SOURCES, get_source, iter_prepared, prepare, read_manifest
 from memalpha.data.rows import (
     instance_from_json,
     iter_parquet,
@@ -26,7 +26,7 @@ from memalpha.data.rows import (
     read_instances,
     write_parquet,
 )
-from memalpha.data.source import CommonOptions, Draft, Skipped, Tally, finish
+from memalpha.data.source import CommonOptions, Draft, SkippedItem, Tally, finish
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.errors import InputError, SchemaError
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
@@ -380,9 +380,9 @@ def draft(name, *asked):
 def test_finish_limits_numbers_and_accounts_for_all():
     drafts = [
         draft("a", 0),
-        draft("b", Skipped("empty")),
-        Skipped("malformed"),
-        draft("a", Skipped("seen", 0), Skipped("empty"), *range(5)),
+        draft("b", SkippedItem("empty")),
+        SkippedItem("malformed"),
+        draft("a", SkippedItem("seen", 0), SkippedItem("empty"), *range(5)),
         draft("a", 1, 2),
         draft("c", 1, 2, 3),
     ]
@@ -410,7 +410,7 @@ def test_a_question_without_an_answer_and_one_that_cannot_be_read_are_left_out_a
             raise SchemaError("odd text", expected="another")
         return Question(f"q {text}", tuple(text.split()))
 
-    asked = draft("a", Skipped("seen", 0), 7).ask(["b c", "", "odd", "d"], read)
+    asked = draft("a", SkippedItem("seen", 0), 7).ask(["b c", "", "odd", "d"], read)
     tally = Tally()
     (instance,) = tally.instances(finish([asked], CommonOptions(), 1))
     assert instance.questions == (
@@ -466,7 +466,7 @@ def test_rows_of_the_hub(tmp_path, monkeypatch, name, hub, rows, options, least)
 # ------------------------------------------------------------------------------------------------
 # damage
 def test_there_is_a_sample_of_every_source_that_reads():
-    assert set(SAMPLES) == {name for name, source in SOURCES.items() if source.needs_input}
+    assert set(SAMPLES) == {name for name, source in BUILT_IN_SOURCES.items() if source.needs_input}
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))

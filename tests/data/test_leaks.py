@@ -6,7 +6,7 @@ import unicodedata
 import pytest
 
 from memalpha.data.load import LeakCheck, LeakError, iter_prepared, prepare
-from memalpha.data.published.shared import PERSONA, SUMMARISE, asked_on
+from memalpha.data.published.shared import PERSONA, SUMMARISE, question_on
 from memalpha.types import Chunk, Instance, Question
 from tests.helpers.data_samples import write
 
@@ -181,8 +181,8 @@ CASES = [
     ),
     (
         "on the same day",
-        q(asked_on("1 May", "Who built it in Ulm?"), "Ann"),
-        q(asked_on("1 May", "Is it tall?"), "Ann"),
+        q(question_on("1 May", "Who built it in Ulm?"), "Ann"),
+        q(question_on("1 May", "Is it tall?"), "Ann"),
         None,
     ),
     (

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.data.load import LeakCheck, load_data, load_one
-from memalpha.data.natural import NaturalOptions, in_person, make_instance
+from memalpha.data.natural import NaturalOptions, in_person, make_natural_instance
 from memalpha.data.pools import hostile_lines, natural_words
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.memory.memory import Memory
@@ -175,7 +175,7 @@ def expected(instance):
 @given(OPTIONS, st.integers(0, 10**6))
 @settings(max_examples=50, deadline=None)
 def test_questions_are_those_of_a_replay_and_texts_and_notes_say_the_facts(chosen, seed):
-    instance = make_instance(0, seed, chosen)
+    instance = make_natural_instance(0, seed, chosen)
     asked = [
         (q.subject, sorted(q.answers), sorted(set(q.stale)), sorted(q.evidence))
         for q in instance.questions
@@ -255,9 +255,9 @@ def test_train_and_test_share_no_value_name_or_wording():
 
 def test_the_sequence_and_the_share_of_empty_sessions():
     first = load_data("natural", {"n": 4, "seed": 7})
-    assert first == load_data("natural", {"n": 6, "seed": 7})[:4] and first[3] == make_instance(
-        3, 7
-    )
+    assert first == load_data("natural", {"n": 6, "seed": 7})[:4] and first[
+        3
+    ] == make_natural_instance(3, 7)
     assert first != load_data("natural", {"n": 4, "seed": 8})
     many = load_data("natural", {"n": 300, "n_chunks": 6, "p_hostile": 0.0})
     empty = sum(

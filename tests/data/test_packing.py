@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.data.chunks import (
-    Packed,
+    PackedText,
     Session,
     Turn,
     count_words_and_signs,
@@ -21,13 +21,13 @@ from memalpha.data.chunks import (
 )
 from memalpha.memory.memory import count_words
 from memalpha.types import Chunk
-from memalpha.units import cut, sentences, split_text, units
+from memalpha.units import cut_text, sentences, split_text, units
 
 
 def test_texts_join_until_the_drawn_length():
     texts = ["a b c", "d e", "f g h i", "j"]  # 3, 2, 4, 1 words; every drawn length is 5
     packed = list(pack_texts(texts, (5, 5), count_words, random.Random(0)))
-    assert packed == [Packed("a b c\n\nd e", (0, 1)), Packed("f g h i\n\nj", (2, 3))]
+    assert packed == [PackedText("a b c\n\nd e", (0, 1)), PackedText("f g h i\n\nj", (2, 3))]
 
 
 _TEXTS = st.lists(
@@ -179,7 +179,7 @@ NO_DIALOGUES = {
 }
 
 
-@pytest.mark.parametrize("divide", [cut, units])
+@pytest.mark.parametrize("divide", [cut_text, units])
 @pytest.mark.parametrize("name", DIALOGUES)
 def test_every_piece_names_who_speaks(name, divide):
     labels = DIALOGUES[name]
@@ -199,7 +199,7 @@ def test_every_piece_names_who_speaks(name, divide):
         assert pieces[0].startswith(header.strip())
 
 
-@pytest.mark.parametrize("divide", [cut, units])
+@pytest.mark.parametrize("divide", [cut_text, units])
 @pytest.mark.parametrize("name", NO_DIALOGUES)
 def test_no_speaker_is_made_up(name, divide):
     text = NO_DIALOGUES[name]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from memalpha.data.load import load_one
 from memalpha.data.pools import hostile_lines, pools, read_words
-from memalpha.data.synthetic import PRESETS, SyntheticConfig, generate, make_instance
+from memalpha.data.synthetic import PRESETS, SyntheticConfig, generate, make_synthetic_instance
 from memalpha.data.teacher import TeacherConfig, excerpt, excerpt_operations
 from memalpha.data.toy import NOISE, THINGS, toy_schema, toy_teacher_operations, toy_vocabulary
 from memalpha.memory.memory import Memory
@@ -144,7 +144,7 @@ def key_of(question):
 @given(configs(), st.integers(0, 10**6), st.integers(0, 50))
 @settings(max_examples=120, deadline=None)
 def test_questions_are_those_of_an_independent_replay(config, seed, index):
-    instance = make_instance(index, seed, config)
+    instance = make_synthetic_instance(index, seed, config)
     asked = {
         key_of(q): (q.metric, set(q.answers), set(q.stale), set(q.evidence))
         for q in instance.questions
@@ -166,7 +166,7 @@ def test_questions_are_those_of_an_independent_replay(config, seed, index):
 @given(configs(), st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None)
 def test_lines_say_what_the_facts_say_and_nothing_else_about_the_speaker(config, seed):
-    instance = make_instance(0, seed, config)
+    instance = make_synthetic_instance(0, seed, config)
     own = {key: {v.lower() for v in ever} for key, (_, ever, _) in replay(instance).items()}
     names = {fact.subject for fact in instance.facts}
     pool = {v.lower(): a.word for a in pools(config.split).attributes.values() for v in a.values}
@@ -219,7 +219,7 @@ def test_an_instance_depends_on_seed_split_index_and_config_alone():
     first = generate(6, 7, config)
     random.seed(2)
     assert first[:4] == generate(4, 7, config)
-    assert first[5] == make_instance(5, 7, config)
+    assert first[5] == make_synthetic_instance(5, 7, config)
     assert [i.id for i in first] == [f"train-7-{n}" for n in range(6)]
     others = [
         generate(6, 8, config),
@@ -230,7 +230,7 @@ def test_an_instance_depends_on_seed_split_index_and_config_alone():
 
 
 def test_a_known_instance_does_not_change():
-    chunk = make_instance(0, 0).chunks[0]
+    chunk = make_synthetic_instance(0, 0).chunks[0]
     assert chunk.time == "2023-10-06"
     assert chunk.text.split("\n") == [
         "Irene: One hobby of mine is drawing.",
@@ -291,7 +291,7 @@ def test_a_keeper_who_never_corrects_fails_on_what_changed():
 def test_every_operation_changes_the_memory_it_was_meant_for(
     config, seed, coverage, p_correct, p_update, room
 ):
-    instance = make_instance(0, seed, config)
+    instance = make_synthetic_instance(0, seed, config)
     schema = MemorySchema("tight", (Section("facts", SectionKind.LIST, max_entries=room),))
     memory, results = taught(instance, schema, TeacherConfig(coverage, p_correct, p_update))
     assert all(result.changed for result in results)
@@ -346,7 +346,7 @@ def told_facts(instance, links):
 @given(linked_configs(), st.integers(0, 10**6))
 @settings(max_examples=150, deadline=None)
 def test_questions_are_what_following_the_links_gives(config, seed):
-    instance = make_instance(0, seed, config)
+    instance = make_synthetic_instance(0, seed, config)
     links = links_in(instance, config)
     facts = told_facts(instance, links)
     expected = set()

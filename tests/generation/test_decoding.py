@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from memalpha.errors import MemAlphaError
 from memalpha.generation import decoding, graphs, hf
 from memalpha.generation.cache import BufferCache, Room
-from memalpha.generation.decoding import Drawing, Read, RowState
+from memalpha.generation.decoding import Drawing, ForwardInput, RowState
 from memalpha.generation.hf import HFGenerator
 from memalpha.types import Sampling
 from memalpha.update import prepare
@@ -160,7 +160,7 @@ def test_what_is_captured_neither_waits_nor_copies_from_the_host(kind, sampling)
         cache = BufferCache(2, 8, 128, room)
         ids = torch.zeros(8, 64, dtype=torch.long)
         last = torch.zeros(8, 1, dtype=torch.long)
-        read = Read(model, cache, ids, torch.ones(8, 128).bool(), ids.clone(), last, 0)
+        read = ForwardInput(model, cache, ids, torch.ones(8, 128).bool(), ids.clone(), last, 0)
         cache.write_at(read.slots)
         rows = RowState(
             uniforms=torch.zeros(8, 4),
@@ -226,7 +226,9 @@ def test_a_norm_on_cuda_keeps_16_bits_under_autocast(monkeypatch):
     model = make_model("qwen3")
     prepare_policy(model, trained=False)
     norm = model.model.norm
-    monkeypatch.setattr(prepare, "plain", lambda *tensors, kind=None: True)  # a fake one, too
+    monkeypatch.setattr(
+        prepare, "with_plain_products", lambda *tensors, kind=None: True
+    )  # a fake one, too
     with FakeTensorMode(), torch.device("cuda"), torch.no_grad():
         norm.weight = torch.nn.Parameter(torch.empty(64, dtype=torch.bfloat16))
         x = torch.empty(2, 3, 64, dtype=torch.bfloat16)

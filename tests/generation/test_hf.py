@@ -10,7 +10,7 @@ from peft import LoraConfig, get_peft_model
 
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation import decoding
-from memalpha.generation.decoding import draw
+from memalpha.generation.decoding import draw_tokens
 from memalpha.generation.hf import HFGenerator, answer_chats, frozen_base
 from memalpha.generation.products import merged_lora
 from memalpha.models import load_policy_model, resolve_model
@@ -70,7 +70,9 @@ def test_equal_prompts_are_read_once_and_drawn_from_each_for_itself(attention):
         logits = model(input_ids=torch.tensor([[*row.ids, *made.ids]])).logits[
             0, len(row.ids) - 1 : -1
         ]
-        assert draw(logits, Sampling(12, temperature=1.0), numbers)[0].tolist() == list(made.ids)
+        assert draw_tokens(logits, Sampling(12, temperature=1.0), numbers)[0].tolist() == list(
+            made.ids
+        )
     assert len({drawn[i].ids for i in (0, 2, 4)}) == 3
 
 
@@ -137,7 +139,9 @@ def test_drawing_inverts_the_filtered_distribution():
     logits = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
 
     def drawn(u, **options):
-        return draw(logits, Sampling(1, temperature=1.0, **options), torch.tensor([u]))[0].item()
+        return draw_tokens(logits, Sampling(1, temperature=1.0, **options), torch.tensor([u]))[
+            0
+        ].item()
 
     assert [drawn(u) for u in (0.0, 0.05, 0.15, 0.49, 0.55, 0.75, 0.999999)] == [
         0,
@@ -162,7 +166,7 @@ def test_drawing_inverts_the_filtered_distribution():
     ]  # the second one reaches .65
     assert [drawn(u, top_p=0.75) for u in (0.4, 0.5, 0.8)] == [1, 3, 2]  # borders at .444 and .778
     assert [drawn(u, top_p=0.0) for u in (0.0, 0.999999)] == [1, 1]
-    assert draw(logits, Sampling(1), torch.tensor([0.9]))[0].item() == 1
+    assert draw_tokens(logits, Sampling(1), torch.tensor([0.9]))[0].item() == 1
     logits = torch.tensor(
         [[float("-inf"), 0.0, float("-inf")]]
     )  # a token without weight is never drawn

@@ -17,7 +17,7 @@ from memalpha.generation.products import (
     merged_lora,
     multiply,
     product,
-    rounded,
+    round_weight,
     using,
 )
 from memalpha.models import load_policy_model, resolve_model
@@ -126,7 +126,7 @@ def test_a_layer_computes_with_the_weight_of_now_however_it_changed(change):
             torch.testing.assert_close(product(x, layer.weight), x @ layer.weight.t())
             torch.testing.assert_close(torch.cat(list(blocks(layer.weight, 7))), layer.weight)
             torch.testing.assert_close(
-                rounded(layer.weight, torch.bfloat16), layer.weight.bfloat16()
+                round_weight(layer.weight, torch.bfloat16), layer.weight.bfloat16()
             )
             CHANGES[change](layer)
 

@@ -14,10 +14,10 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
-from memalpha.generation.small import small_config, small_model, undisturbed
+from memalpha.generation.small import keeping_random_state, small_config, small_model
 from memalpha.types import Prompt, Sampling
 from memalpha.update.attention import NAME
-from memalpha.update.logps import Row, packed_logps
+from memalpha.update.logps import CompletionRow, packed_logps
 from memalpha.update.prepare import prepare_policy
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
@@ -47,14 +47,14 @@ PROMPTS = [  # two that share a prefix, of different lengths, one twice; and one
     Prompt((), (40,), 0),
 ]
 SHORT = [  # within a window of 8
-    Row((5, 9, 11, 17), (21, 33, 8, 2), 2),
-    Row((5, 9, 31), (44, 3), 2),
-    Row((40,), (7, 12, 6), 0),
-    Row((5, 9), (50, 51), 2),
+    CompletionRow((5, 9, 11, 17), (21, 33, 8, 2), 2),
+    CompletionRow((5, 9, 31), (44, 3), 2),
+    CompletionRow((40,), (7, 12, 6), 0),
+    CompletionRow((5, 9), (50, 51), 2),
 ]
 LONG = [
-    Row((*range(30, 50), 4, 5), (9, 8, 7), 20),
-    Row((*range(30, 50), 6), (10, 60, 61, 62, 11), 20),
+    CompletionRow((*range(30, 50), 4, 5), (9, 8, 7), 20),
+    CompletionRow((*range(30, 50), 6), (10, 60, 61, 62, 11), 20),
 ]
 EXACT = 1e-4
 
@@ -118,7 +118,7 @@ def drawing_error(model, prompts=PROMPTS, new_tokens=3):
     worst = 0.0
     for prompt, completion in zip(prompts, done, strict=True):
         with torch.no_grad():
-            own = alone(model, Row(prompt.ids, completion.ids))
+            own = alone(model, CompletionRow(prompt.ids, completion.ids))
         worst = max(worst, (own - torch.tensor(completion.logprobs)).abs().max().item())
     return worst
 
@@ -143,7 +143,7 @@ def make(config_class, kind):
     config = small_config(config_class(**DEFAULTS.get(config_class.__name__, {})))
     if not isinstance(config, kind.config_class):
         config = config.get_text_config()
-    with undisturbed():
+    with keeping_random_state():
         return small_model(kind, config)
 
 

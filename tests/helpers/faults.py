@@ -232,7 +232,7 @@ def capitals_hide_a_leak(check, leak_check, instance, **options):
 
 
 @fault(
-    "record.folder.masked",
+    "record.folder.mask_options",
     "tests/test_provenance.py::"
     "test_no_file_of_a_run_folder_and_no_page_of_its_report_holds_a_secret",
 )

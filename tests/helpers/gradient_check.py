@@ -46,7 +46,7 @@ from memalpha.agent.rollout import memory_episodes
 from memalpha.agent.step import AgentStep
 from memalpha.contrib.asker import training as asking
 from memalpha.contrib.asker.reader import AskerStep
-from memalpha.contrib.asker.training import AnswerCredit, AskerRole, one_by_one, written
+from memalpha.contrib.asker.training import AnswerCredit, AskerRole, one_by_one, read_with_writer
 from memalpha.generation.hf import HFGenerator
 from memalpha.models.registry import make_tokenizer, toy_texts
 from memalpha.qa.readers import QAEvaluator, RecallReader
@@ -334,7 +334,7 @@ def make_trainer(case, folder, **more):
         questions = [
             replace(each, questions=make_instances(ASKED[:1])[0].questions) for each in instances
         ]
-        instances = one_by_one(written(questions, agent, "", "float32", "cpu"), turns=3)
+        instances = one_by_one(read_with_writer(questions, agent, "", "float32", "cpu"), turns=3)
         begin = AskerRole().episodes
     if case.credit == "memory_tokens":
         agent.codec.spans = spans_of_long_words

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from memalpha.cli import run as memalpha
-from memalpha.measure.site import draw, draw_panels, frame_of, panels_of
+from memalpha.measure.site import draw_lines, draw_panels, frame_of, panels_of
 from memalpha.measure.tables import (
     Table,
     before_and_after,
@@ -180,7 +180,7 @@ def rows(slope: float, steps: int = 10) -> list[dict[str, Any]]:
 
 def drawn(variants: dict[str, list[list[dict[str, Any]]]], title: str = "reward") -> Any:
     axes = Figure().add_subplot()
-    draw(axes, title, panels_of(variants)[title])
+    draw_lines(axes, title, panels_of(variants)[title])
     return axes
 
 

@@ -15,7 +15,7 @@ from memalpha.data.teacher import TeacherConfig
 from memalpha.errors import InputError
 from memalpha.measure.summary import Measure, observe, scorecard, summarise_evaluation
 from memalpha.measure.tables import interval, write_tables
-from memalpha.measure.view import UNKNOWN
+from memalpha.measure.view import NO_VALUE
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.qa.metrics import score
 from memalpha.record import statistics
@@ -178,7 +178,7 @@ def test_what_one_system_lacks_is_left_out_for_all_and_said(tmp_path):
     }
     assert item.cells["agent"].accuracy.mean == pytest.approx(2 / 3)
     write_tables(folder)
-    assert f".667 [{UNKNOWN}, {UNKNOWN}]" in (folder / "table.md").read_text()
+    assert f".667 [{NO_VALUE}, {NO_VALUE}]" in (folder / "table.md").read_text()
 
 
 def test_the_files_say_the_same(tmp_path):

@@ -23,7 +23,7 @@ from memalpha.qa.readers import (
     within_budget,
 )
 from memalpha.retrieval.two_layer import TwoLayerRetriever
-from memalpha.text.quoting import unmarked
+from memalpha.text.quoting import strip_marks
 from memalpha.types import Answer, Operation, OperationKind, Question, ReadRequest
 from tests.helpers.stub_server import error
 
@@ -272,7 +272,7 @@ def test_no_note_closes_the_tags(note):
         "Question: Where?",
         "Answer:",
     )
-    assert len(notes) == 2 and not re.search(r"<\s*/?\s*memory", unmarked("".join(notes)))
+    assert len(notes) == 2 and not re.search(r"<\s*/?\s*memory", strip_marks("".join(notes)))
     assert (
         "between <memory> and </memory>" in system["content"]
         and reader_messages("Where?", [note])[0]["content"] == SYSTEM

@@ -111,7 +111,7 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
     options = {**gpu_check.CPU_OPTIONS, "output_dir": str(tmp_path)}
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     drawn, layout, kept = (
-        decoding.draw,
+        decoding.draw_tokens,
         attention.group_layout,
         [{"sampling/sampling_logp_difference/mean": 0.1}],
     )

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from memalpha.generation import products
 from memalpha.update import attention
-from memalpha.update.logps import Row, packed_logps
+from memalpha.update.logps import CompletionRow, packed_logps
 from memalpha.update.prepare import prepare_policy
 from tests.training.test_packed import make_lora, make_rows
 
@@ -68,7 +68,7 @@ def test_products_of_matrices_are_those_that_run(lowest, monkeypatch):
 
 
 def test_attention_counts_the_pairs_that_see_each_other():
-    rows = [Row((1, 2, 3), (7, 8), 2), Row((1, 2), (9, 4), 2)]
+    rows = [CompletionRow((1, 2, 3), (7, 8), 2), CompletionRow((1, 2), (9, 4), 2)]
     # prefix 1 + 2; own parts: 3 and 7 see 3 and 4 tokens, 9 sees 3: 13 pairs; 2 layers, 4 heads of
     # 8, two products, three passes
     assert update.flops(make_lora(), rows, 2)["gflop_attention"] == pytest.approx(

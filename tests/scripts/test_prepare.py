@@ -8,7 +8,7 @@ import prepare
 import pytest
 import yaml
 
-from memalpha.data.load import SOURCES, iter_prepared, read_manifest
+from memalpha.data.load import BUILT_IN_SOURCES, iter_prepared, read_manifest
 from tests.helpers.data_samples import locomo_sample
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ def answers(folder):
 @pytest.mark.parametrize("name", FILES)
 def test_every_set_has_a_source_and_options_that_exist(name):
     for set_name, row in FILES[name]["sets"].items():
-        source = SOURCES[row["source"]]
+        source = BUILT_IN_SOURCES[row["source"]]
         options = row.get("options", {}) | dict.fromkeys(row.get("files", {}), "x")
         source.parse({key: str(value) for key, value in options.items()})
         assert source.needs_input == ("input" in row)
@@ -35,7 +35,7 @@ def test_every_set_has_a_source_and_options_that_exist(name):
 
 def test_every_source_that_reads_files_is_among_the_published():
     published = {row["source"] for row in FILES["published"]["sets"].values()}
-    reading = {name for name, source in SOURCES.items() if source.needs_input}
+    reading = {name for name, source in BUILT_IN_SOURCES.items() if source.needs_input}
     assert published == reading
 
 

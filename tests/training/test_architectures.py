@@ -13,7 +13,7 @@ from memalpha.generation.hf import HFGenerator
 from memalpha.generation.small import ask_copy, small_copy
 from memalpha.types import Prompt, Sampling
 from memalpha.update.attention import NAME
-from memalpha.update.logps import Row, packed_logps
+from memalpha.update.logps import CompletionRow, packed_logps
 from memalpha.update.prepare import prepare_policy, try_update
 from memalpha.update.trial import Trial
 from tests.helpers.architectures import (
@@ -114,7 +114,7 @@ def test_rows_within_a_window_share_a_forward_and_longer_ones_do_not():
         lambda _, args, kwargs: lengths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     )
     packed_logps(model, SHORT)
-    packed_logps(model, [*SHORT[:1], Row(tuple(range(3, 13)), (5, 6, 7), 2)])
+    packed_logps(model, [*SHORT[:1], CompletionRow(tuple(range(3, 13)), (5, 6, 7), 2)])
     assert lengths == [2 + 5 + 2 + 3 + 1, 7, 12]
 
 

@@ -14,7 +14,7 @@ from memalpha.cli import run
 from memalpha.data.load import load_data
 from memalpha.data.rows import write_parquet
 from memalpha.data.synthetic import PRESETS, SyntheticConfig
-from memalpha.data.synthetic import make_instance as make_dialogue
+from memalpha.data.synthetic import make_synthetic_instance as make_dialogue
 from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.errors import InputError, RunFolderError, SchemaError, TrainingAborted
 from memalpha.generation.hf import HFGenerator
@@ -48,7 +48,7 @@ from memalpha.types import (
     ReadRequest,
     Sampling,
 )
-from memalpha.update.logps import Row
+from memalpha.update.logps import CompletionRow
 from memalpha.use.agent import MemoryAgent
 from tests.helpers.data_samples import write_instances
 from tests.helpers.gradient_check import make_base
@@ -149,7 +149,10 @@ def logps_of(model, shown):
 
 
 def test_the_loss_of_a_warm_start_is_the_mean_over_completion_tokens(tmp_path):
-    shown = [Row((5, 6, 7, 8), (9, END), 2), Row((5, 6, 10), (11, 12, 13, END), 2)]
+    shown = [
+        CompletionRow((5, 6, 7, 8), (9, END), 2),
+        CompletionRow((5, 6, 10), (11, 12, 13, END), 2),
+    ]
     model = make_base("llama")
     losses = [-logp.item() for logps in logps_of(model, shown) for logp in logps]
     for pack_tokens in (0, 1):  # one forward and backward, and one for each demonstration

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from memalpha.errors import TrainingAborted
-from memalpha.training.checkpoints import damage, publish
+from memalpha.training.checkpoints import find_damage, publish
 from memalpha.training.trainer import MemoryGRPOTrainer, explain_out_of_memory, finite_gradients
 from tests.helpers.runs_of_nano import SHORT, train, untimed_metrics
 
@@ -96,7 +96,7 @@ def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(make_disk, caps
     assert "checkpoint-3 could not be saved, with 0 MiB free" in said
     assert "kept: checkpoint-1, checkpoint-2" in said and "--resume" in said
     assert sorted(path.name for path in run.glob("*check*")) == ["checkpoint-1", "checkpoint-2"]
-    assert damage(run / "checkpoint-2") == "" and not (run / ".unfinished").exists()
+    assert find_damage(run / "checkpoint-2") == "" and not (run / ".unfinished").exists()
     assert (
         train(run, *SHORT, "--resume", "--save_total_limit", "1") == 1
     )  # both old ones are still there
@@ -135,6 +135,6 @@ def test_a_checkpoint_is_on_disk_before_it_takes_its_name(tmp_path, monkeypatch)
     written = {"new", "new/deep", *(f"new/{name}" for name in files)}
     assert {str(path.relative_to(tmp_path)) for path in synced[:-1]} == written
     assert synced[-1] == tmp_path  # the new name
-    assert damage(tmp_path / "checkpoint-1") == "" and not (tmp_path / "new").exists()
+    assert find_damage(tmp_path / "checkpoint-1") == "" and not (tmp_path / "new").exists()
     (tmp_path / "checkpoint-1" / "deep" / "weights").write_text("old")
-    assert "deep/weights is missing or has other content" in damage(tmp_path / "checkpoint-1")
+    assert "deep/weights is missing or has other content" in find_damage(tmp_path / "checkpoint-1")

@@ -14,7 +14,7 @@ from memalpha.update import attention, prepare
 from memalpha.update import logps as logps_module
 from memalpha.update.attention import base_model
 from memalpha.update.logps import (
-    Row,
+    CompletionRow,
     hidden_logps,
     packed_logps,
     split_rows,
@@ -40,18 +40,18 @@ def make_rows():
 
     a, b, c = ids(9), ids(6), ids(8)
     return [
-        Row(a + ids(4), ids(5), 9),
-        Row(b + ids(2), ids(3), 6),
-        Row(a + ids(1), ids(1), 9),
-        Row(ids(7), ids(4), 0),
-        Row(a, ids(6), 9),
-        Row(b + ids(3), ids(2), 6),
-        Row(a + ids(2), (), 9),
-        Row(b, ids(2), 6),
-        Row(ids(9) + ids(2), ids(3), 9),
-        Row(c, ids(2), 8),
-        Row(c, ids(5), 8),
-        Row(c, (), 8),
+        CompletionRow(a + ids(4), ids(5), 9),
+        CompletionRow(b + ids(2), ids(3), 6),
+        CompletionRow(a + ids(1), ids(1), 9),
+        CompletionRow(ids(7), ids(4), 0),
+        CompletionRow(a, ids(6), 9),
+        CompletionRow(b + ids(3), ids(2), 6),
+        CompletionRow(a + ids(2), (), 9),
+        CompletionRow(b, ids(2), 6),
+        CompletionRow(ids(9) + ids(2), ids(3), 9),
+        CompletionRow(c, ids(2), 8),
+        CompletionRow(c, ids(5), 8),
+        CompletionRow(c, (), 8),
     ]
 
 
@@ -192,10 +192,10 @@ def test_a_model_switched_to_prefix_attention_is_unchanged_elsewhere(tmp_path):
 def test_split_keeps_groups_together_and_under_the_budget():
     a, b = (1,) * 10, (2,) * 10
     rows = [
-        Row((*a, 5), (6,) * 5, 10),
-        Row((*b, 5), (6,) * 5, 10),
-        Row((*a, 5), (6,) * 5, 10),
-        Row(b + (5,) * 40, (6,), 10),
+        CompletionRow((*a, 5), (6,) * 5, 10),
+        CompletionRow((*b, 5), (6,) * 5, 10),
+        CompletionRow((*a, 5), (6,) * 5, 10),
+        CompletionRow(b + (5,) * 40, (6,), 10),
     ]
     assert split_rows(rows) == [[0, 2, 1, 3]]
     assert split_rows(rows, 20) == [[0, 2], [1], [3]]

@@ -30,7 +30,7 @@ from memalpha.models import load_policy_model
 from memalpha.record.folder import RunFolder
 from memalpha.record.lock import LOCK_FILE
 from memalpha.record.rows import InstanceRow
-from memalpha.training.checkpoints import SEAL, check_weights, damage
+from memalpha.training.checkpoints import SEAL, check_weights, find_damage
 from memalpha.training.rows import UpdateBatch, padding_row
 from memalpha.training.run import measure_before
 from memalpha.training.trainer import MemoryGRPOTrainer
@@ -171,9 +171,9 @@ def test_every_damage_of_a_file_is_seen(whole_run, tmp_path, harm, name):
     shutil.copytree(whole_run / "checkpoint-4", checkpoint)
     shutil.copy(whole_run / "config.yaml", tmp_path)
     shutil.copy(whole_run / "inputs.json", tmp_path)
-    assert damage(checkpoint) == ""
+    assert find_damage(checkpoint) == ""
     harm(checkpoint / name)
-    assert damage(checkpoint)
+    assert find_damage(checkpoint)
 
 
 def test_a_checkpoint_of_another_run_or_with_a_file_more_is_left_out(whole_run, tmp_path):
@@ -187,10 +187,10 @@ def test_a_checkpoint_of_another_run_or_with_a_file_more_is_left_out(whole_run, 
     for left in (".DS_Store", "x/.nfs0001"):  # by a desktop, by a network file system
         (run_folder / "checkpoint-4" / left).parent.mkdir(exist_ok=True)
         (run_folder / "checkpoint-4" / left).write_bytes(b"x")
-    assert damage(run_folder / "checkpoint-4") == ""
-    assert damage(other / "checkpoint-4") == "it is of a run with other options or data"
+    assert find_damage(run_folder / "checkpoint-4") == ""
+    assert find_damage(other / "checkpoint-4") == "it is of a run with other options or data"
     (run_folder / "checkpoint-4" / "rows_0.pt").write_bytes(b"x")
-    assert damage(run_folder / "checkpoint-4") == "rows_0.pt was not written with it"
+    assert find_damage(run_folder / "checkpoint-4") == "rows_0.pt was not written with it"
 
 
 def test_a_run_with_every_checkpoint_damaged_does_not_begin_again(whole_run, tmp_path, capsys):

@@ -23,9 +23,9 @@ from memalpha.speakers import speaker_of
 from memalpha.text.encoding import chat_ids
 from memalpha.training.demonstrations import ANSWERED, SEVERAL, right_answer
 from memalpha.types import Instance, Question
-from memalpha.update.logps import Row
+from memalpha.update.logps import CompletionRow
 
-TRIED = 12  # most names that are tried for a turn
+_TRIED = 12  # most names that are tried for a turn
 _CAPITAL = r"[A-Z][\w'’-]+"
 _NAME = re.compile(  # of several words, or one that begins no sentence
     rf"\b{_CAPITAL}(?:\s+(?:(?:of|the|de|von|van)\s+)?{_CAPITAL})+"
@@ -39,7 +39,7 @@ def demonstrate_asking(
     teacher: TeacherConfig,
     end_token: int,
     seed: int,
-) -> Iterator[Row]:
+) -> Iterator[CompletionRow]:
     """Yield a demonstration for each turn of questions whose answer a reader can write.
 
     Of the questions of an instance that need no search, as many are shown as of those that do.
@@ -61,7 +61,7 @@ def demonstrate_asking(
         for question in instance.questions:
             if question.metric in ANSWERED:
                 request, _ = request_to_read(question, memory, retriever, config.retrieve_k)
-                wanted = Wanted.of(question, memory)
+                wanted = NeededNotes.of(question, memory)
                 shown.append(_turns(asker.begin(request), asker, wanted, agent, end_token))
         searching = [turns for turns in shown if len(turns) > 1]
         at_once = [turns for turns in shown if len(turns) == 1]
@@ -70,20 +70,20 @@ def demonstrate_asking(
 
 
 def _turns(
-    inquiry: Inquiry, asker: AskerStep, wanted: "Wanted", agent: AgentStep, end_token: int
-) -> list[Row]:
+    inquiry: Inquiry, asker: AskerStep, wanted: "NeededNotes", agent: AgentStep, end_token: int
+) -> list[CompletionRow]:
     rows = []
     while inquiry.answer is None:
         reply = good_reply(inquiry, asker, wanted)
         prompt = chat_ids(agent.encoder.tokenizer, asker.chat(inquiry))
         completion = (*agent.encoder.untrusted(reply), end_token)
-        rows.append(Row(prompt, completion, len(prompt)))
+        rows.append(CompletionRow(prompt, completion, len(prompt)))
         asker.take(inquiry, reply)
     return rows
 
 
 @dataclass(frozen=True)
-class Wanted:
+class NeededNotes:
     """What has to be in the notes of a question.
 
     ``groups``: one passage of each. ``chunks``: the passages of each chunk of the evidence, where
@@ -96,7 +96,7 @@ class Wanted:
     speakers: frozenset[str]
 
     @classmethod
-    def of(cls, question: Question, memory: Memory) -> "Wanted":
+    def of(cls, question: Question, memory: Memory) -> "NeededNotes":
         """Find the passages of a memory that a question needs."""
         lines = memory.entries(ARCHIVE.name)
         of_chunks = [
@@ -151,7 +151,7 @@ def _holding(memory: Memory, question: Question, word: str) -> frozenset[str]:
     return frozenset(passage for passage in passages if contains(passage, word))
 
 
-def good_reply(inquiry: Inquiry, asker: AskerStep, wanted: Wanted) -> str:
+def good_reply(inquiry: Inquiry, asker: AskerStep, wanted: NeededNotes) -> str:
     """Return what a good asker would reply in the next turn."""
     answer = wanted.answer(inquiry.notes)
     if answer is not None:
@@ -181,5 +181,5 @@ def searches_to_try(inquiry: Inquiry, speakers: frozenset[str]) -> list[str]:
     swapped = [question.replace(old, name) for name in named for old in asked]
     names = dict.fromkeys(name for note in inquiry.notes for name in _NAME.findall(note))
     new = [name for name in (*named, *names) if name not in question]
-    tried = dict.fromkeys([*swapped, *new[:TRIED], *asked, ""])
+    tried = dict.fromkeys([*swapped, *new[:_TRIED], *asked, ""])
     return [words for words in tried if words not in inquiry.searches]

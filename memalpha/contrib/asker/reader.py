@@ -17,7 +17,7 @@ from itertools import chain, zip_longest
 
 from typing_extensions import override
 
-from memalpha.errors import ServiceError, whole
+from memalpha.errors import ServiceError, raise_on_partial
 from memalpha.qa.readers import SEARCH, ModelReader, answer_of, reader_messages, within_budget
 from memalpha.types import Answer, Message, ReadRequest, TokenCounter
 
@@ -116,7 +116,9 @@ class Asker(ModelReader):
             replies = self._generate([self.step.chat(inquiry) for inquiry in waiting])
             for inquiry, reply in zip(waiting, replies, strict=True):
                 self.step.take(inquiry, reply)
-        return whole([inquiry.answer for inquiry in inquiries if inquiry.answer is not None])
+        return raise_on_partial(
+            [inquiry.answer for inquiry in inquiries if inquiry.answer is not None]
+        )
 
 
 def parse_query(text: str) -> tuple[str, str]:

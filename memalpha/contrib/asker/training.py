@@ -54,7 +54,7 @@ from memalpha.types import (
 
 # ------------------------------------------------------------------------------------------------
 # instances
-def written(
+def read_with_writer(
     instances: Sequence[Instance], agent: AgentStep, writer: str, dtype: str, device: torch.device
 ) -> list[Instance]:
     """Return the instances, read by the agent in the folder ``writer``: its greedy memories are
@@ -208,7 +208,7 @@ class AskerScorer(RolloutScorer):
         return [[record] for record in records]
 
 
-def found(rollout: Rollout) -> float:
+def found_share(rollout: Rollout) -> float:
     """Part of the reward: whether the notes of the last turn hold the answer, as reader ``recall``
     counts it.
     """
@@ -217,12 +217,12 @@ def found(rollout: Rollout) -> float:
     return float(score(rollout.instance.questions[0], Answer("\n".join(read), read)))
 
 
-def searched(rollout: Rollout) -> float:
+def search_count(rollout: Rollout) -> float:
     """Part of the reward, with a negative weight: how often it searched."""
     return float(len(rollout.steps) - 1)
 
 
-def guessed(rollout: Rollout) -> float:
+def guess_error(rollout: Rollout) -> float:
     """Part of the reward, with a negative weight: how wrong an answer is that is not "unknown"."""
     answer = rollout.answer
     assert answer is not None
@@ -286,7 +286,7 @@ class AskerRole:
         """Return an instance of each question, with the memory that it is about."""
         every = [instance for part in parts for instance in part]
         device = PartialState().device
-        begun = iter(written(every, agent, options.writer, options.dtype, device))
+        begun = iter(read_with_writer(every, agent, options.writer, options.dtype, device))
         turns = agent.config.searches + 1
         return [one_by_one(list(islice(begun, len(part))), turns) for part in parts]
 

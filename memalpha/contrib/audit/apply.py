@@ -16,7 +16,7 @@ BY = Origin("memalpha audit")
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
+class Remedy:
     """What became of a finding: ``done`` is False if it was skipped, ``said`` tells what or why."""
 
     finding: Finding
@@ -24,7 +24,7 @@ class Mended:
     said: str
 
 
-def carry_out(durable: DurableMemory, finding: Finding, proposal: Proposal | None = None) -> Mended:
+def carry_out(durable: DurableMemory, finding: Finding, proposal: Proposal | None = None) -> Remedy:
     """Do what a finding proposes, or another ``proposal``.
 
     Skipped, with the reason, if the entry is no longer as it was found, or the journal refuses.
@@ -32,20 +32,20 @@ def carry_out(durable: DurableMemory, finding: Finding, proposal: Proposal | Non
     proposal = proposal or finding.proposal
     entry = finding.entry
     if proposal.action is Action.KEEP:
-        return Mended(finding, False, "kept")
+        return Remedy(finding, False, "kept")
     if durable.memory.get(entry.id) != entry:
-        return Mended(finding, False, f"skipped: entry {entry.id} was changed since it was found")
+        return Remedy(finding, False, f"skipped: entry {entry.id} was changed since it was found")
     try:
-        said = _done(durable, entry, proposal)
+        said = _change_entry(durable, entry, proposal)
     except JournalError as error:
-        return Mended(finding, False, f"skipped: {error.what}")
+        return Remedy(finding, False, f"skipped: {error.what}")
     after = durable.memory.get(entry.id)
     if after == entry:
-        return Mended(finding, False, f"skipped: {said}")
-    return Mended(finding, True, said)
+        return Remedy(finding, False, f"skipped: {said}")
+    return Remedy(finding, True, said)
 
 
-def _done(durable: DurableMemory, entry: Entry, proposal: Proposal) -> str:
+def _change_entry(durable: DurableMemory, entry: Entry, proposal: Proposal) -> str:
     """Change an entry, and say how."""
     match proposal.action:
         case Action.UNDO if proposal.operation is not None:

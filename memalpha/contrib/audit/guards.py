@@ -12,18 +12,18 @@ from dataclasses import replace
 from typing import Any
 
 from memalpha.contrib.audit import texts
-from memalpha.contrib.audit.pairs import Said, opposed, said
+from memalpha.contrib.audit.pairs import Statement, contradicts_between, statement_of
 from memalpha.contrib.audit.run import choose
 from memalpha.contrib.audit.sources import SUPPORTED
 from memalpha.contrib.audit.view import Fault, NamespaceView
-from memalpha.contrib.audit.words import forget_texts, overlap, stems, telling
+from memalpha.contrib.audit.words import forget_words, overlap, stems, telling
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE
 from memalpha.types import Chunk, Entry, Operation, OperationKind
 from memalpha.units import UNIT_TOKENS, units
 from memalpha.use.guards import Text
 
-ASSISTANT = "assistant"
+ASSISTANT_GUARD = "assistant"
 _TRIAL = "(new)"  # id of an entry that is not written yet
 _NAME_IS = "'s name is "
 
@@ -34,9 +34,9 @@ class DetectorGuard:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        kinds = [name for name in names if name != ASSISTANT]
+        kinds = [name for name in names if name != ASSISTANT_GUARD]
         self.detectors = choose(kinds) if kinds else {}
-        self.assistant = ASSISTANT in names
+        self.assistant = ASSISTANT_GUARD in names
         self.masks = Fault.SECRETS in names
         if self.masks:
             texts.secret_spans("")
@@ -45,15 +45,15 @@ class DetectorGuard:
 
     def forget_texts(self) -> None:
         """Drop every text that the detectors have kept, as something of it was erased."""
-        forget_texts()
-        said.cache_clear()
+        forget_words()
+        statement_of.cache_clear()
 
     def masked(self, text: Text) -> tuple[Text, int]:
         """Return a text, or chat messages, without secrets, and how many were taken out."""
         if not self.masks or not isinstance(text, str | list | tuple):
             return text, 0
         if isinstance(text, str):
-            return texts.masked(text)
+            return texts.mask_secrets(text)
         pairs = [self._masked_message(message) for message in text]
         return [message for message, _ in pairs], sum(count for _, count in pairs)
 
@@ -86,7 +86,7 @@ class DetectorGuard:
     ) -> str:
         before = memory.get(operation.entry_id or operation.section)
         if self.assistant and before is not None and _by_assistant(before, operation, lines):
-            return f"the guard {ASSISTANT}: only an assistant's words ask for it"
+            return f"the guard {ASSISTANT_GUARD}: only an assistant's words ask for it"
         if operation.kind is OperationKind.DELETE or not operation.content:
             return ""
         now = memory.clock
@@ -107,7 +107,7 @@ class DetectorGuard:
                 old = finding.entry
                 if old.id == trial.id:
                     return f"the guard {kind}: {finding.why}"
-                again = kind == Fault.REPEATS and opposed(view, old, trial)
+                again = kind == Fault.REPEATS and contradicts_between(view, old, trial)
                 if finding.other is not None and finding.other.id == trial.id and not again:
                     return f"the guard {kind}: beside entry {old.id}, {finding.why}"
         return ""
@@ -125,7 +125,7 @@ def _by_assistant(before: Entry, operation: Operation, lines: Iterable[Entry]) -
     return by_user < SUPPORTED <= by_others
 
 
-def _same_attribute(fact: Said | None, other: Said | None) -> bool:
+def _same_attribute(fact: Statement | None, other: Statement | None) -> bool:
     return fact is not None and other is not None and fact.what == other.what
 
 
@@ -134,7 +134,7 @@ def _around(memory: Memory, lines: list[Entry], trial: Entry) -> NamespaceView:
     with it, and the entries that give a value of the same attribute.
     """
     words = telling(trial.content)
-    fact = said(trial.content)
+    fact = statement_of(trial.content)
     near = [
         entry
         for entry in memory
@@ -142,7 +142,7 @@ def _around(memory: Memory, lines: list[Entry], trial: Entry) -> NamespaceView:
         and (
             words & stems(entry.content)
             or _NAME_IS in entry.content
-            or _same_attribute(fact, said(entry.content))
+            or _same_attribute(fact, statement_of(entry.content))
         )
     ]
     read = [line for line in memory.entries(ARCHIVE.name) if words & stems(line.content)]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from memalpha.contrib.audit.texts import masked
+from memalpha.contrib.audit.texts import mask_secrets
 from memalpha.credentials import without_secrets
 from memalpha.errors import InputError, MissingExtraError
 from memalpha.files import write_whole
@@ -23,13 +23,13 @@ MOST = 200  # findings of one kind that a namespace shows
 _WIDTH, _HEIGHT = 700, 150  # of a curve, in its own units
 
 
-def write_page(path: Path, store: str, reports: Sequence[JsonMapping]) -> Path:
+def write_audit_page(path: Path, store: str, reports: Sequence[JsonMapping]) -> Path:
     """Write the page of the audits of a store's namespaces (``verb.AuditReport.shown``).
 
     InputError if it cannot be written.
     """
     templates = view.templates("memalpha.contrib.audit", autoescape=True)
-    templates.filters["hidden"] = _hidden
+    templates.filters["hidden"] = _hide_secrets
     templates.globals.update(curve=curve, most=MOST, width=_WIDTH, height=_HEIGHT)
     style = resources.files("memalpha.measure").joinpath("templates", "site.css")
     css = style.read_text(encoding="utf-8")
@@ -72,10 +72,10 @@ def _places(moments: Sequence[JsonMapping], last: int) -> list[tuple[float, floa
 _LONG_TOKEN = re.compile(r"(?<![\w+/=-])(?=\S*[0-9])(?=\S*[A-Za-z])[\w+/=-]{32,}")
 
 
-def _hidden(text: str) -> str:
+def _hide_secrets(text: str) -> str:
     """A text without its secrets, and without long tokens, which may be pieces of one."""
     try:
-        shown = masked(text)[0]
+        shown = mask_secrets(text)[0]
     except MissingExtraError:
         shown = without_secrets(text)  # the page tells that some were not looked for
     return _LONG_TOKEN.sub("[long token removed]", shown)

@@ -14,17 +14,17 @@ from itertools import combinations
 from typing import NamedTuple
 
 from memalpha.contrib.audit.view import Action, Fault, Finding, NamespaceView, Proposal
-from memalpha.contrib.audit.words import is_generic, negated, stem, stems
+from memalpha.contrib.audit.words import english_stem, is_generic, is_negated, stems
 from memalpha.memory.memory import newer
 from memalpha.types import Entry
 
-ALIKE = 0.75  # Jaccard coefficient of the words of entries that repeat each other
+ALIKE_STATEMENTS = 0.75  # Jaccard coefficient of the words of entries that repeat each other
 WITHIN = 0.6  # and where one has all words of the other
 _SLOTS = 4  # numbers and names of days and months; more are those of an identifier
 _BUCKET = 60  # entries; a word in more brings nothing together
 _MONTHS = "january february march april may june july august september october november december"
 _DAYS = "monday tuesday wednesday thursday friday saturday sunday"
-_TIMES = frozenset(map(stem, f"{_MONTHS} {_DAYS}".split()))
+_TIMES = frozenset(map(english_stem, f"{_MONTHS} {_DAYS}".split()))
 _PAST = re.compile(
     r"(?i)\b(?:used to|until|formerly|previously|once|ago|last (?:week|month|year)|was|were|lived|"
     r"worked|went|had|did|no longer|before|ex)\b"
@@ -67,7 +67,7 @@ _PLURAL = re.compile(r"(?<![su])s$")
 _Buckets = dict[tuple[str, ...], list[Entry]]
 
 
-class Said(NamedTuple):
+class Statement(NamedTuple):
     """What an entry gives as the one value of an attribute."""
 
     who: str
@@ -76,9 +76,9 @@ class Said(NamedTuple):
 
 
 @lru_cache(maxsize=65536)
-def said(text: str) -> Said | None:
+def statement_of(text: str) -> Statement | None:
     """Return whose attribute has which value by a text, None if it says no such thing."""
-    if negated(text):
+    if is_negated(text):
         return None
     first = text.split(maxsplit=1)[0] if text.strip() else ""
     if first in _NO_SUBJECT:
@@ -86,7 +86,7 @@ def said(text: str) -> Said | None:
     for name, pattern in _ATTRIBUTE.items():
         match = pattern.match(text)
         if match and not _PAST.search(text.replace("moved", "").replace("was born", "")):
-            return Said(match["who"].casefold(), name, stems(match["value"]))
+            return Statement(match["who"].casefold(), name, stems(match["value"]))
     match = _OF.match(text)
     if match is None or _PAST.search(text):
         return None
@@ -102,7 +102,7 @@ def said(text: str) -> Said | None:
         how = "number"
     elif not match["value"][:1].isupper() and not what.startswith(("favourite", "favorite")):
         return None  # "is lime green", "is closed": both may hold
-    return Said(match["who"].casefold(), f"{what} {how}".strip(), value)
+    return Statement(match["who"].casefold(), f"{what} {how}".strip(), value)
 
 
 def contradictions(view: NamespaceView) -> Iterator[Finding]:
@@ -144,8 +144,8 @@ def _later(first: Entry, second: Entry) -> bool:
 
 def _differ(entry: Entry, other: Entry) -> bool:
     """Whether neither says what the other says, and more."""
-    one = said(entry.content)
-    two = said(other.content)
+    one = statement_of(entry.content)
+    two = statement_of(other.content)
     if one and two and one[:2] == two[:2]:
         return not (one.value <= two.value or two.value <= one.value)
     return True
@@ -154,7 +154,7 @@ def _differ(entry: Entry, other: Entry) -> bool:
 def _by_attribute(view: NamespaceView) -> _Buckets:
     buckets = defaultdict[tuple[str, ...], list[Entry]](list)
     for entry in view.facts:
-        fact = said(entry.content)
+        fact = statement_of(entry.content)
         if fact:
             who = "user" if fact.who in view.names_of_user else fact.who
             buckets[who, fact.what].append(entry)
@@ -182,20 +182,22 @@ def _slots(text: str) -> tuple[frozenset[str], frozenset[str]]:
     dated = frozenset(word for word in words if word in _TIMES)
     numbers = frozenset(word for word in words if word.isdecimal() and len(word) <= 4)
     rest = words - dated - numbers
-    return dated | numbers, rest | ({"not"} if negated(text) else frozenset())
+    return dated | numbers, rest | ({"not"} if is_negated(text) else frozenset())
 
 
 def _by_words(view: NamespaceView) -> _Buckets:
     """Entries with the same words of which one is a denial."""
     buckets = defaultdict[tuple[str, ...], list[Entry]](list)
-    denials = {stem(word) for word in ("not", "no", "never", "longer", "anymore", "more", "doesn")}
+    denials = {
+        english_stem(word) for word in ("not", "no", "never", "longer", "anymore", "more", "doesn")
+    }
     for entry in view.facts:
         words = stems(entry.content) - denials - {"t", "don", "isn", "do"}
         buckets[tuple(sorted(words))].append(entry)
     return {
         key: entries
         for key, entries in buckets.items()
-        if len({negated(entry.content) for entry in entries}) > 1
+        if len({is_negated(entry.content) for entry in entries}) > 1
     }
 
 
@@ -211,14 +213,16 @@ def repeats(view: NamespaceView) -> Iterator[Finding]:
             continue
         new, old = pair if _later(*pair) else pair[::-1]
         fuller = len(view.words_of(old)) > len(view.words_of(new))
-        kept, extra = (old, new) if fuller and not opposed(view, old, new) else (new, old)
+        kept, extra = (
+            (old, new) if fuller and not contradicts_between(view, old, new) else (new, old)
+        )
         gone.add(extra.id)
         line, _ = view.saying(extra, view.lines_of(extra))
         why = f"entry {kept.id} says it, too" + ("" if fuller else ", and is newer")
         yield view.finding(Fault.REPEATS, extra, why, Proposal(Action.DELETE), line, kept)
 
 
-def opposed(view: NamespaceView, old: Entry, new: Entry) -> bool:
+def contradicts_between(view: NamespaceView, old: Entry, new: Entry) -> bool:
     """Whether an entry between two of one fact contradicts them: it held, changed, and holds
     again.
     """
@@ -257,12 +261,12 @@ def _candidates(view: NamespaceView) -> Iterator[tuple[Entry, Entry]]:
 
 
 def _same(view: NamespaceView, entry: Entry, other: Entry) -> bool:
-    if negated(entry.content) != negated(other.content):
+    if is_negated(entry.content) != is_negated(other.content):
         return False
     if _who(view, entry) != _who(view, other):
         return False
-    one = said(entry.content)
-    two = said(other.content)
+    one = statement_of(entry.content)
+    two = statement_of(other.content)
     if one and two:
         subset = one.value <= two.value or two.value <= one.value
         return one.what == two.what and subset
@@ -277,7 +281,7 @@ def _same(view: NamespaceView, entry: Entry, other: Entry) -> bool:
         return len(common) > 1 or manners[0] == manners[1]
     jaccard = len(common) / len(words[0] | words[1])
     within = common in words and manners[words.index(common)] <= manners[words[0] == common]
-    return jaccard >= ALIKE or (jaccard >= WITHIN and len(common) >= 2 and within)
+    return jaccard >= ALIKE_STATEMENTS or (jaccard >= WITHIN and len(common) >= 2 and within)
 
 
 def _manner(entry: Entry) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 A detector of entries beside others or their lines sees what those before it found nothing wrong
 with: an invented value contradicts nothing. A kind that cannot be checked (no lines kept, no extra
-``audit``) is told in ``unchecked``.
+``audit_namespace``) is told in ``unchecked``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ DETECTORS: Mapping[str, Detector] = {
     Fault.IDENTIFIERS: texts.identifiers,
     Fault.INSTRUCTIONS: texts.instructions,
     Fault.DEAD_ENDS: texts.dead_ends,
-    Fault.RECALLED: sources.recalled,
-    Fault.UNSUPPORTED: sources.unsupported,
+    Fault.RECALLED: sources.find_recalled,
+    Fault.UNSUPPORTED: sources.find_unsupported,
     Fault.WRONG_SUBJECT: sources.wrong_subject,
     Fault.REPEATS: pairs.repeats,
     Fault.CONTRADICTIONS: pairs.contradictions,
@@ -78,7 +78,7 @@ def choose(kinds: Sequence[str]) -> dict[str, Detector]:
     return {kind: detector for kind, detector in DETECTORS.items() if not kinds or kind in kinds}
 
 
-def audit(view: NamespaceView, detectors: Mapping[str, Detector]) -> Audit:
+def audit_namespace(view: NamespaceView, detectors: Mapping[str, Detector]) -> Audit:
     """Run detectors, in order, over a view; those that are not of ``DETECTORS`` see all entries."""
     findings = list[Finding]()
     unchecked = dict[str, str]()
@@ -109,7 +109,7 @@ def audit(view: NamespaceView, detectors: Mapping[str, Detector]) -> Audit:
     return Audit(len(view.entries), tuple(findings), unchecked, lines, tuple(missing))
 
 
-def checked(place: str, detector: Detector) -> Detector:
+def check_detector(place: str, detector: Detector) -> Detector:
     """Return a user's detector whose mistakes are InputErrors that name it."""
 
     def detect(view: NamespaceView) -> list[Finding]:
@@ -151,7 +151,7 @@ def over_time(
     )
     moments = []
     for number in numbers:
-        state = audit(NamespaceView.of(events[:number], user), detectors)
+        state = audit_namespace(NamespaceView.of(events[:number], user), detectors)
         last = events[number - 1].time
         moments.append(StateCounts(number, last, state.entries, state.faulty, state.counts))
     return moments

@@ -9,14 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from memalpha.contrib.audit.view import Action, Fault, Finding, NamespaceView, Proposal, renamed
+from memalpha.contrib.audit.view import (
+    Action,
+    Fault,
+    Finding,
+    NamespaceView,
+    Proposal,
+    with_subject,
+)
 from memalpha.contrib.audit.words import (
-    USER,
-    in_common,
+    USER_NAME,
+    common_stems,
+    english_stem,
     is_assistant,
     named_first,
     overlap,
-    stem,
     stems,
     subject_of,
 )
@@ -63,7 +70,7 @@ _RELATIVES = {
     }.items()
     for word in words.split()
 }
-_RELATIVE_STEMS = frozenset(map(stem, _RELATIVES))
+_RELATIVE_STEMS = frozenset(map(english_stem, _RELATIVES))
 _LONGEST_FIRST = "|".join(sorted(_RELATIVES, key=len, reverse=True))
 _NOUN = r"(?!a |an |the |in |now |been |got |\w+(?:ed|ing) )"  # what "my cousin's" is of
 _RELATIVE = re.compile(
@@ -78,7 +85,7 @@ def without_lines(view: NamespaceView) -> list[Entry]:
     return [entry for entry in view.entries if not view.lines_of(entry)]
 
 
-def unsupported(view: NamespaceView) -> Iterator[Finding]:
+def find_unsupported(view: NamespaceView) -> Iterator[Finding]:
     """Yield entries that no line says: most of what tells them is in no line of their chunk, nor
     in one of another.
     """
@@ -94,7 +101,7 @@ def unsupported(view: NamespaceView) -> Iterator[Finding]:
         _, elsewhere = view.saying(entry, view.elsewhere(entry))
         if elsewhere < ELSEWHERE:
             line, _ = view.saying(entry, lines)
-            missing = ", ".join(sorted(words - in_common(words, said))[:4])
+            missing = ", ".join(sorted(words - common_stems(words, said))[:4])
             why = f"no line that was read says it (nowhere: {missing})"
             yield view.finding(Fault.UNSUPPORTED, entry, why, view.removal(entry), line)
 
@@ -117,7 +124,7 @@ def _names_fit(entry: Entry, words: frozenset[str], said: frozenset[str]) -> boo
 
 # ------------------------------------------------------------------------------------------------
 # recalled
-def recalled(view: NamespaceView) -> Iterator[Finding]:
+def find_recalled(view: NamespaceView) -> Iterator[Finding]:
     """Yield entries learnt from recalled text: in a tagged block, or by the assistant, who
     repeated what was known before.
     """
@@ -169,7 +176,7 @@ def wrong_subject(view: NamespaceView) -> Iterator[Finding]:
         )
         if right:
             why = f"the line says it of {right}, not of {subject}"
-            edit = Proposal(Action.EDIT, text=renamed(entry, subject, right))
+            edit = Proposal(Action.EDIT, text=with_subject(entry, subject, right))
             yield view.finding(Fault.WRONG_SUBJECT, entry, why, edit, line)
 
 
@@ -186,7 +193,7 @@ def _clause(view: NamespaceView, entry: Entry, text: str) -> str:
     best = ""
     most = 0
     for clause in _CLAUSE.split(text):
-        shared = len(in_common(words, stems(clause)))
+        shared = len(common_stems(words, stems(clause)))
         if shared > most:
             best = clause
             most = shared
@@ -225,7 +232,9 @@ def _first_person(view: NamespaceView, entry: Entry, line: Entry, clause: str) -
     starts = [match.start() for match in (mine, own) if match]
     if not starts or min(starts) > _begin(clause, view.words_of(entry)):
         return ""
-    return USER if speaker.casefold() in view.names_of_user - {view.user.casefold()} else speaker
+    return (
+        USER_NAME if speaker.casefold() in view.names_of_user - {view.user.casefold()} else speaker
+    )
 
 
 def _begin(clause: str, words: frozenset[str]) -> int:

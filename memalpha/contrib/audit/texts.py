@@ -15,7 +15,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from memalpha.contrib.audit.view import Action, Fault, Finding, NamespaceView, Proposal
-from memalpha.credentials import PRIVATE_KEY, Sensitive, apart, secrets_in, whole_token
+from memalpha.credentials import PRIVATE_KEY, Sensitive, secrets_in, split_parts, whole_token
 from memalpha.errors import MissingExtraError
 from memalpha.speakers import split_speaker
 from memalpha.types import Entry
@@ -54,7 +54,7 @@ def _with_spans(
     held: dict[str, str] = {}  # what each line holds
     lines_with: dict[str, list[Entry]] = {}
     for run in _runs(view.lines):
-        text, places = _joined(run, "") if len(run) > 1 else _alone(run[0])
+        text, places = _join_lines(run, "") if len(run) > 1 else _alone(run[0])
         for span in spans_of(text):
             for line in _within(places, span, live):
                 held.setdefault(line.id, span.what)
@@ -108,7 +108,7 @@ def _alone(line: Entry) -> tuple[str, _Parts]:
     return line.content, [(line, 0, len(line.content))]
 
 
-def _joined(lines: Sequence[Entry], between: str) -> tuple[str, _Parts]:
+def _join_lines(lines: Sequence[Entry], between: str) -> tuple[str, _Parts]:
     """Return a text of lines, without the labels of all but the first, and their places in it."""
     text = ""
     parts: _Parts = []
@@ -130,7 +130,7 @@ def _within(parts: _Parts, span: Sensitive, live: Container[str]) -> list[Entry]
 def _of_private_keys(view: NamespaceView, live: Container[str]) -> Iterator[Entry]:
     """The lines of a chunk from where a private key begins to where it ends."""
     for lines in view.by_chunk.values():
-        text, parts = _joined(lines, " ")
+        text, parts = _join_lines(lines, " ")
         for key in PRIVATE_KEY.finditer(text):
             yield from _within(parts, Sensitive(*key.span(), "private key"), live)
 
@@ -167,7 +167,7 @@ def secret_spans(text: str) -> list[Sensitive]:
         for start in range(0, max(1, len(text) - _WINDOW // 2), _WINDOW // 2)
         for match in pattern.finditer(text, start, start + _WINDOW)
     ]
-    return apart([*secrets_in(text), *spans])
+    return split_parts([*secrets_in(text), *spans])
 
 
 # ------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def identifier_spans(text: str) -> list[Sensitive]:
     spans = _emails(text)
     if re.search(r"\d{2}", text):
         spans += [*_numbers(text), *_phones(text)]
-    return apart(spans)
+    return split_parts(spans)
 
 
 def _emails(text: str) -> list[Sensitive]:
@@ -261,7 +261,7 @@ def _phones(text: str) -> Iterator[Sensitive]:
 
 # ------------------------------------------------------------------------------------------------
 # masks
-def masked(text: str) -> tuple[str, int]:
+def mask_secrets(text: str) -> tuple[str, int]:
     """Return a text with each secret as ``[password removed]``, and how many there were."""
     spans = secret_spans(text)
     for span in reversed(spans):

@@ -28,7 +28,7 @@ from memalpha.credentials import shown_address
 from memalpha.errors import InputError
 
 if TYPE_CHECKING:
-    from memalpha.contrib.audit.apply import Mended
+    from memalpha.contrib.audit.apply import Remedy
     from memalpha.contrib.audit.run import Audit, Detector, StateCounts
     from memalpha.contrib.audit.view import Finding, Proposal
     from memalpha.store.durable import DurableMemory
@@ -38,7 +38,7 @@ WHOSE = "USER[/AGENT[/SESSION]]"
 _KEYS = "y: do it   u: undo   e: edit   d: delete   f: forget for good   k: keep   q: quit"
 
 
-def add_verbs(app: Typer) -> None:
+def add_audit_verb(app: Typer) -> None:
     """Add ``audit`` to the command line."""
     app.command()(audit)
 
@@ -78,12 +78,14 @@ def audit(
     audit for all secrets and identifiers: without it some are not looked for, which is told, and
     the exit code is 1 where --kinds or --apply name them. No model is asked: findings can be wrong.
     """
-    from memalpha.contrib.audit.run import checked, choose
+    from memalpha.contrib.audit.run import check_detector, choose
 
-    detectors: dict[str, Detector] = dict(choose(_listed(kinds)))
+    detectors: dict[str, Detector] = dict(choose(_split_list(kinds)))
     # what one's own raise or yield wrongly becomes an InputError that names them
-    detectors |= {place: checked(place, load_function(place, "--detector")) for place in detector}
-    wanted = _listed(apply) if apply != "all" else list(detectors)
+    detectors |= {
+        place: check_detector(place, load_function(place, "--detector")) for place in detector
+    }
+    wanted = _split_list(apply) if apply != "all" else list(detectors)
     if set(wanted) - set(detectors):
         raise InputError(
             f"--apply {apply}",
@@ -109,16 +111,16 @@ def audit(
                 break
             reports.append(report)
     if page:
-        from memalpha.contrib.audit.page import write_page
+        from memalpha.contrib.audit.page import write_audit_page
 
         title = shown_address(store) if "://" in store else Path(store).name
-        write_page(Path(page), title, [report.shown() for report in reports])
+        write_audit_page(Path(page), title, [report.shown() for report in reports])
     if as_json:
         shown = [report.shown() for report in reports]
         say(True, {"store": shown_address(store), "namespaces": shown})
     elif not asks:
         _show(reports, page)
-    named = {*_listed(kinds), *wanted}
+    named = {*_split_list(kinds), *wanted}
     return int(any(named.intersection(report.now.missing) for report in reports))
 
 
@@ -132,7 +134,7 @@ class AuditReport:
     detectors: Mapping[str, Detector]
     now: Audit
     moments: list[StateCounts]
-    outcomes: list[Mended] = field(default_factory=list)
+    outcomes: list[Remedy] = field(default_factory=list)
     left: Mapping[str, int] = field(default_factory=dict)  # counts by kind after it
 
     def carry_out(self, findings: Sequence[Finding], proposal: Proposal | None = None) -> None:
@@ -188,7 +190,7 @@ class AuditReport:
 def look(durable: DurableMemory, detectors: Mapping[str, Detector], points: int) -> AuditReport:
     """Audit a namespace, and its past at ``points`` moments."""
     from memalpha.contrib.audit.run import DETECTORS, OF_ANY_TEXT, over_time
-    from memalpha.contrib.audit.run import audit as run_audit
+    from memalpha.contrib.audit.run import audit_namespace as run_audit
     from memalpha.contrib.audit.view import NamespaceView
     from memalpha.memory.schema import OF_PROGRAMS
 
@@ -203,7 +205,7 @@ def look(durable: DurableMemory, detectors: Mapping[str, Detector], points: int)
     return AuditReport(durable, detectors, now, moments)
 
 
-def _listed(text: str | None) -> list[str]:
+def _split_list(text: str | None) -> list[str]:
     return [word for word in re.split(r"[,\s]+", text or "") if word]
 
 
@@ -221,16 +223,16 @@ def review(report: AuditReport, key: Callable[[], str] = getchar) -> bool:
             pressed = key().casefold()
             if pressed in ("q", "\x03", "\x04"):
                 return False
-            proposal = _chosen(pressed, finding)
+            proposal = _proposal_of_key(pressed, finding)
         report.carry_out([finding], proposal)
         out(f"  {report.outcomes[-1].said}")
     if report.outcomes:
         report.look_again()
-        out(f"\nleft in {name_of(report.durable.namespace)}: {_counted(report.left)}")
+        out(f"\nleft in {name_of(report.durable.namespace)}: {_count_text(report.left)}")
     return True
 
 
-def _chosen(pressed: str, finding: Finding) -> Proposal | None:
+def _proposal_of_key(pressed: str, finding: Finding) -> Proposal | None:
     """The proposal of a key; None if it is of none."""
     from memalpha.contrib.audit.view import Action, Proposal
 
@@ -247,12 +249,12 @@ def _chosen(pressed: str, finding: Finding) -> Proposal | None:
         case "f":
             return Proposal(Action.FORGET, also=proposed.also)
         case "e":
-            text = _edited(proposed.text or finding.entry.content)
+            text = _edit(proposed.text or finding.entry.content)
             return Proposal(Action.EDIT, text=text) if text else Proposal(Action.KEEP)
     return None
 
 
-def _edited(text: str) -> str:
+def _edit(text: str) -> str:
     """Let the user change a text."""
     import readline
 
@@ -282,7 +284,7 @@ def _lines(finding: Finding) -> list[str]:
     return list(map(printable, lines))
 
 
-def _counted(counts: Mapping[str, int]) -> str:
+def _count_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{kind} {count}" for kind, count in counts.items()) or "no findings"
 
 
@@ -292,7 +294,7 @@ def _show(reports: Sequence[AuditReport], page: str | None, listed: bool = True)
         now = report.now
         out(
             f"{name_of(report.durable.namespace)}: {now.entries} entries, {now.faulty} with "
-            f"findings; {now.read} lines, {now.lines} with findings ({_counted(now.counts)})"
+            f"findings; {now.read} lines, {now.lines} with findings ({_count_text(now.counts)})"
         )
         for kind, why in now.unchecked.items():
             out(f"  not checked: {kind} ({why})")
@@ -306,7 +308,7 @@ def _show(reports: Sequence[AuditReport], page: str | None, listed: bool = True)
         left = Counter[str]()
         for report in reports:
             left.update(report.left)
-        out(f"{done[True]} done, {done[False]} not; left: {_counted(left)}")
+        out(f"{done[True]} done, {done[False]} not; left: {_count_text(left)}")
     elif listed and not page:
         columns = ("whose", "kind", "entry", "operation", "proposed", "text", "why", "line")
         table = [_row(report, finding) for report in reports for finding in report.now.findings]

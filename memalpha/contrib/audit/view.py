@@ -18,9 +18,9 @@ from functools import cached_property
 from itertools import chain
 
 from memalpha.contrib.audit.words import (
-    CLOSE,
-    OPEN,
-    USER,
+    MEMORY_TAG_CLOSE,
+    MEMORY_TAG_OPEN,
+    USER_NAME,
     is_assistant,
     overlap,
     stems,
@@ -220,16 +220,16 @@ class NamespaceView:
         for lines in self.by_chunk.values():
             inside = False
             for line in lines:
-                opens = bool(OPEN.search(line.content))
+                opens = bool(MEMORY_TAG_OPEN.search(line.content))
                 if inside or opens:
                     tagged.add(line.id)
-                inside = (inside or opens) and not CLOSE.search(line.content)
+                inside = (inside or opens) and not MEMORY_TAG_CLOSE.search(line.content)
         return tagged
 
     @cached_property
     def names_of_user(self) -> frozenset[str]:
         """What entries call the user, in lower case: ``user``, and the names that entries give."""
-        names = {USER.casefold(), self.user.casefold()}
+        names = {USER_NAME.casefold(), self.user.casefold()}
         for entry in self.entries:
             first, found, name = entry.content.partition("'s name is ")
             if found and first.casefold() in names:
@@ -309,6 +309,6 @@ def is_block(entry: Entry) -> bool:
     return entry.id == entry.section
 
 
-def renamed(entry: Entry, old: str, new: str) -> str:
+def with_subject(entry: Entry, old: str, new: str) -> str:
     """Return an entry's text with another subject."""
     return replace(entry, content=entry.content.replace(old, new, 1)).content

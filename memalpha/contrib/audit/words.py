@@ -38,13 +38,13 @@ _ACTS = re.compile(
     r"(?:[Tt]he )?[^\W\d_][\w-]*(?:['’]s?| has| is| was| had| got| went| does| can| will"
     r"| [a-z]{2,}(?:ed|s))(?!\w)"
 )
-USER = "User"
-OPEN = re.compile(r"(?i)<(?:recalled|relevant|retrieved)?_?memor(?:y|ies)[^>]*>")
-CLOSE = re.compile(r"(?i)</(?:recalled|relevant|retrieved)?_?memor(?:y|ies)>")
+USER_NAME = "User"
+MEMORY_TAG_OPEN = re.compile(r"(?i)<(?:recalled|relevant|retrieved)?_?memor(?:y|ies)[^>]*>")
+MEMORY_TAG_CLOSE = re.compile(r"(?i)</(?:recalled|relevant|retrieved)?_?memor(?:y|ies)>")
 
 
 @lru_cache(maxsize=65536)
-def stem(word: str) -> str:
+def english_stem(word: str) -> str:
     """Return a lower-case word without its ending: live, lives and living are one."""
     word = _ORDINAL.sub(r"\1", _NUMBERS.get(word, word))
     if not word.isalpha():
@@ -61,13 +61,13 @@ def stem(word: str) -> str:
     return f"{word[:-1]}i" if word.endswith("y") and len(word) >= _LEAST_STEM else word
 
 
-_GENERIC_STEMS = frozenset(map(stem, GENERIC))
+_GENERIC_STEMS = frozenset(map(english_stem, GENERIC))
 
 
 @lru_cache(maxsize=65536)
 def stems(text: str) -> frozenset[str]:
     """Return the stems of a text's words, stop words left out."""
-    return frozenset(map(stem, tokenize(_POSSESSIVE.sub("", text))))
+    return frozenset(map(english_stem, tokenize(_POSSESSIVE.sub("", text))))
 
 
 def is_generic(word: str) -> bool:
@@ -82,7 +82,7 @@ def telling(text: str) -> frozenset[str]:
     return frozenset(word for word in words if word not in _GENERIC_STEMS) or words
 
 
-def in_common(words: frozenset[str], others: frozenset[str]) -> frozenset[str]:
+def common_stems(words: frozenset[str], others: frozenset[str]) -> frozenset[str]:
     """Return which stems are among others, also if they only begin alike: Norway, Norwegian."""
     begins = {other[:_PREFIX] for other in others if len(other) > _PREFIX}
     long = {word for word in words if len(word) > _PREFIX and word[:_PREFIX] in begins}
@@ -91,17 +91,17 @@ def in_common(words: frozenset[str], others: frozenset[str]) -> frozenset[str]:
 
 def overlap(words: frozenset[str], others: frozenset[str]) -> float:
     """Return the share of stems that are among others; 1 of none."""
-    return len(in_common(words, others)) / len(words) if words else 1.0
+    return len(common_stems(words, others)) / len(words) if words else 1.0
 
 
-def negated(text: str) -> bool:
+def is_negated(text: str) -> bool:
     """Whether a text denies something."""
     return bool(_NEGATION.search(text))
 
 
-def forget_texts() -> None:
+def forget_words() -> None:
     """Drop every text that these functions have kept, as something of it was erased."""
-    for kept in (stem, stems, telling):
+    for kept in (english_stem, stems, telling):
         kept.cache_clear()
 
 
@@ -116,9 +116,9 @@ def named_first(text: str) -> str:
     """
     match = re.match(r"(?:The |the )?([^\W\d_][\w-]*)", text)
     word = match[1] if match else ""
-    root = stem(word.casefold())
+    root = english_stem(word.casefold())
     plain = word.casefold() in STOP_WORDS or is_generic(root) or root.isdecimal()
-    return word if word[:1].isupper() and (word == USER or not plain) else ""
+    return word if word[:1].isupper() and (word == USER_NAME or not plain) else ""
 
 
 def subject_of(text: str) -> str:

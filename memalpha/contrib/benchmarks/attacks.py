@@ -86,7 +86,7 @@ def attacks() -> tuple[Attack, ...]:
     )
 
 
-def poison(
+def run_attacks(
     policies: Mapping[str, Load],
     output: str | Path,
     options: JsonMapping,
@@ -164,7 +164,7 @@ def attacked_instances(step: AgentStep, per_attack: int, seed: int) -> list[Inst
         for index, (dialogue, memory) in enumerate(zip(dialogues, memories, strict=True)):
             rng = random.Random(f"{seed}:{attack.name}:{index}")
             mark = made_up_word(rng, 4) + rng.choice("xqz")
-            text = _filled(attack.texts[index % len(attack.texts)], step, dialogue, memory, mark)
+            text = _fill(attack.texts[index % len(attack.texts)], step, dialogue, memory, mark)
             lines = [_benign(dialogue), text]
             if index // len(attack.texts) % 2:
                 lines.reverse()
@@ -192,7 +192,7 @@ def _benign(dialogue: Instance) -> str:
     return "\n".join(dialogue.chunks[1].text.split("\n")[:_BENIGN_LINES])
 
 
-def _filled(template: str, step: AgentStep, dialogue: Instance, memory: Memory, mark: str) -> str:
+def _fill(template: str, step: AgentStep, dialogue: Instance, memory: Memory, mark: str) -> str:
     target = (_due(memory.entries(), dialogue.facts, _benign(dialogue)) or memory.entries())[0]
     name = dialogue.facts[0].subject
     delete = Operation(OperationKind.DELETE, target.section, entry_id=target.id)

@@ -30,9 +30,9 @@ from memalpha.measure.options import (
 )
 from memalpha.measure.run import Outcome, evaluate
 from memalpha.measure.site import write_page
-from memalpha.measure.summary import SetSummary, Summary, pooled, summarise_evaluation
+from memalpha.measure.summary import SetSummary, Summary, pooled_mean, summarise_evaluation
 from memalpha.measure.tables import Table, Texts, interval, pivot
-from memalpha.measure.view import UNKNOWN, number
+from memalpha.measure.view import NO_VALUE, number
 from memalpha.models.adapters import base_of
 from memalpha.models.agent import agent_folder
 from memalpha.qa.metrics import JUDGED
@@ -126,7 +126,7 @@ class Board:
     left_out: dict[str, dict[str, int]] = field(default_factory=dict)  # questions, by reason
 
 
-def scoreboard(
+def run_scoreboard(
     options: BoardOptions, words: Sequence[str] = (), report: EventReport = silent
 ) -> Outcome:
     """Measure, or go on measuring, and write the board; ``words``: options of an evaluation.
@@ -328,7 +328,7 @@ def _row(
         cell.questions,
         evidence=evidence.accuracy if evidence else None,
         kinds=evidence.kinds if evidence else {},
-        newer_first=pooled({0: rows}, _newer_first).get("newer first"),
+        newer_first=pooled_mean({0: rows}, _newer_first).get("newer first"),
         answers={reader: each.accuracy for reader, each in cells.items() if reader != EVIDENCE},
         context_tokens=costs["reader_tokens"],
         seconds_written=costs["seconds_write"] / thousands,
@@ -358,7 +358,7 @@ def main_table(rows: Sequence[BoardRow], board: Board) -> Table:
         for reader in readers:
             line[f"answers right ({reader})"] = interval(row.answers.get(reader))
         if not readers:
-            line["answers right"] = UNKNOWN
+            line["answers right"] = NO_VALUE
         line["context tokens"] = number(row.context_tokens, 0)
         line["s a 1,000 messages"] = number(row.seconds_written, 2)
         line["calls a 1,000 messages"] = number(row.calls, 0)
@@ -389,7 +389,7 @@ def _others_table(published: JsonMapping) -> Table:
         values = [row["set"], row["system"]]
         for name in ("reproduced", "published"):
             values += [number(row.get(name), 2), number(row.get(f"{name}_tokens"), 0)]
-        cells.append([*values, row.get("source", UNKNOWN)])
+        cells.append([*values, row.get("source", NO_VALUE)])
     head = ["set", "system", "reproduced, %", "context tokens", "published, %", "context tokens"]
     note = f"Reproduced by {published['reproduced_by']}; {published['how']}"
     return Table([*head, "published at"], cells, note)

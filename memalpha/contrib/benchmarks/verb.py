@@ -19,7 +19,7 @@ from memalpha.types import JsonObject
 UNTRAINED = "untrained"
 
 
-def add_verbs(app: Typer) -> None:
+def add_benchmark_verbs(app: Typer) -> None:
     """Add ``scoreboard`` and ``poison`` to the command line."""
     app.command(context_settings=dict(TAKES_OPTIONS))(scoreboard)
     app.command()(poison)
@@ -60,10 +60,10 @@ def scoreboard(
     """
     quiet_libraries()
     from memalpha.contrib.benchmarks.scoreboard import BoardOptions
-    from memalpha.contrib.benchmarks.scoreboard import scoreboard as measure_board
-    from memalpha.measure.options import GROUPS
+    from memalpha.contrib.benchmarks.scoreboard import run_scoreboard as measure_board
+    from memalpha.measure.options import EVALUATE_GROUPS
 
-    list_options(options, GROUPS)
+    list_options(options, EVALUATE_GROUPS)
     servers = {}
     for word in server:
         named = "=" in word.partition("://")[0]
@@ -111,7 +111,7 @@ def poison(
     Shows: for each attack how often it succeeds, with a 95% interval, beside the same chunks
     without it. Makes: OUTPUT with results.jsonl, summary.json. Run again, it goes on.
     """
-    from memalpha.contrib.benchmarks.attacks import poison as run_attacks
+    from memalpha.contrib.benchmarks.attacks import run_attacks as run_attacks
     from memalpha.measure.run import MODEL_INPUTS
     from memalpha.models.agent import find_agent
     from memalpha.record.folder import folder_digest

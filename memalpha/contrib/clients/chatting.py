@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from memalpha.conversation.messages import ASSISTANT, USER, Utterance, read_messages, text_of
-from memalpha.conversation.recalled import tagged, without_recalled
+from memalpha.conversation.recalled import tag_passages, without_recalled
 from memalpha.memory.memory import render_entry
 from memalpha.qa.readers import within_budget
 from memalpha.store.journal import Namespace
@@ -112,7 +112,7 @@ class ChatMemory:
             tuple(digests[len(before) + 1 :]),
             digests[-1],
             any(each["role"] in _TOOLS for each in messages[end:]),
-            tagged(passages) if passages else "",
+            tag_passages(passages) if passages else "",
         )
 
     def remember(self, turn: ChatTurn, answer: str) -> str:

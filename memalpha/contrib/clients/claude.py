@@ -91,7 +91,7 @@ class ClaudeMemory(BetaAbstractMemoryTool):
 
     def view(self, command: BetaMemoryTool20250818ViewCommand) -> str:
         """List a directory, or show the lines of a file."""
-        path = _resolved(command.path)
+        path = _resolve(command.path)
         with self.store.durable(self.namespace) as durable:
             files = _files_of(durable.memory)
         if path in files:
@@ -103,7 +103,7 @@ class ClaudeMemory(BetaAbstractMemoryTool):
 
     def create(self, command: BetaMemoryTool20250818CreateCommand) -> str:
         """Make a file that is not there yet."""
-        path = _resolved(command.path)
+        path = _resolve(command.path)
 
         def change(files: _Files) -> list[Operation]:
             if _exists(files, path):
@@ -126,11 +126,11 @@ class ClaudeMemory(BetaAbstractMemoryTool):
             return [_update(entry, _path_of(entry), edited(_text_of(entry)))]
 
         before = self._change(change)
-        text = _text_of(before[_resolved(command.path)])
+        text = _text_of(before[_resolve(command.path)])
         line = text[: text.find(command.old_str)].count("\n")
         shown = edited(text).split("\n")[max(0, line - _CONTEXT) : line + _CONTEXT + 1]
         told = "The memory file has been edited. Here is the snippet showing the change (with line"
-        return f"{told} numbers):\n{_numbered(shown, max(1, line - _CONTEXT + 1))}"
+        return f"{told} numbers):\n{_number_lines(shown, max(1, line - _CONTEXT + 1))}"
 
     def insert(self, command: BetaMemoryTool20250818InsertCommand) -> str:
         """Insert lines after a line of a file; 0 is its beginning."""
@@ -155,7 +155,7 @@ class ClaudeMemory(BetaAbstractMemoryTool):
 
     def delete(self, command: BetaMemoryTool20250818DeleteCommand) -> str:
         """Delete a file, or a directory with all that is in it; undo brings it back."""
-        path = _resolved(command.path)
+        path = _resolve(command.path)
         if path == ROOT:
             raise ToolError(f"Cannot delete the {ROOT} directory itself")
 
@@ -167,8 +167,8 @@ class ClaudeMemory(BetaAbstractMemoryTool):
 
     def rename(self, command: BetaMemoryTool20250818RenameCommand) -> str:
         """Rename or move a file or a directory."""
-        old = _resolved(command.old_path)
-        new = _resolved(command.new_path)
+        old = _resolve(command.old_path)
+        new = _resolve(command.new_path)
         if old == ROOT:
             raise ToolError(f"Cannot rename the {ROOT} directory itself")
 
@@ -225,7 +225,7 @@ class AsyncClaudeMemory(BetaAsyncBuiltinFunctionTool):
 
 # ------------------------------------------------------------------------------------------------
 # paths and files
-def _resolved(path: str) -> str:
+def _resolve(path: str) -> str:
     """Return the normal form of a path; ToolError if it is not one under ``/memories``."""
     if path != ROOT and not path.startswith(f"{ROOT}/"):
         raise ToolError(f"Path must start with {ROOT}, got: {path}")
@@ -290,7 +290,7 @@ def _no_path(path: str) -> ToolError:
 
 
 def _file(files: _Files, path: str) -> Entry:
-    name = _resolved(path)
+    name = _resolve(path)
     if name not in files:
         is_folder = _exists(files, name)
         raise ToolError(f"The path {path} is not a file.") if is_folder else _no_path(path)
@@ -324,11 +324,11 @@ def _show(shown: str, text: str, view_range: Sequence[int] | None) -> str:
     if view_range and len(view_range) == 2:
         first = max(1, view_range[0])
         last = len(lines) if view_range[1] == -1 else view_range[1]
-    body = _numbered(lines[first - 1 : last], first)
+    body = _number_lines(lines[first - 1 : last], first)
     return f"Here's the content of {shown} with line numbers:\n{body}"
 
 
-def _numbered(lines: Sequence[str], first: int) -> str:
+def _number_lines(lines: Sequence[str], first: int) -> str:
     width = len(str(_MOST_LINES))
     return "\n".join(f"{number:>{width}}\t{line}" for number, line in enumerate(lines, first))
 

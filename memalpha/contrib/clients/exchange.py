@@ -36,7 +36,7 @@ _TEXTS = ("text", "output_text")
 _BEFORE = b"\xef\xbb\xbf \t\r\n"  # what may stand before an answer: white space, a mark of UTF-8
 
 
-class Heard(NamedTuple):
+class AnswerPart(NamedTuple):
     """What an answer, or an event of one, says: more of its text, or the whole; whether it ends;
     why it is no answer; whether it ends if no more of its text comes.
     """
@@ -68,7 +68,7 @@ class ApiForm(Protocol):
     def beside(self, asked: JsonMapping, block: str) -> JsonObject:
         """Return the request with a block in its last message of the user, if it has one."""
 
-    def heard(self, data: JsonMapping) -> Heard | None:
+    def heard(self, data: JsonMapping) -> AnswerPart | None:
         """Read an answer or an event; None if it is of another form."""
 
 
@@ -79,7 +79,7 @@ class ChatForm:
 
     def asked(self, body: JsonMapping) -> JsonObject:
         """Return a request with its messages as a list; InputError if it has none."""
-        return {**body, "messages": [_plain(each) for each in _listed(body, "messages")]}
+        return {**body, "messages": [_plain(each) for each in _list_of(body, "messages")]}
 
     def messages(self, asked: JsonMapping) -> list[Any]:
         """Return them."""
@@ -110,10 +110,10 @@ class ChatForm:
         """Return the request with a block in its last message of the user, if it has one."""
         return {**asked, "messages": _beside(asked["messages"], block, "text")}
 
-    def heard(self, data: JsonMapping) -> Heard | None:
+    def heard(self, data: JsonMapping) -> AnswerPart | None:
         """Read the first choice of a completion, or of a chunk of one."""
         if data.get("error") or data.get("type") == "error":
-            return Heard(problem="the server sent an error")
+            return AnswerPart(problem="the server sent an error")
         choices = data.get("choices")
         if not isinstance(choices, list):
             return None
@@ -122,9 +122,9 @@ class ChatForm:
         reason = str(first.get("finish_reason") or "")
         is_cut = reason.casefold() in _CUT
         problem = f"it ended with {reason!r}" if is_cut else ""
-        text = _spoken(message.get("content"))
+        text = _text_of(message.get("content"))
         # some servers give a reason with every piece of the text
-        return Heard(text, False, bool(reason) and not text, problem, bool(reason))
+        return AnswerPart(text, False, bool(reason) and not text, problem, bool(reason))
 
 
 class ResponsesForm:
@@ -147,7 +147,7 @@ class ResponsesForm:
         given = body.get("input") or ""
         if isinstance(given, str):
             return dict(body)
-        return {**body, "input": _listed(body, "input")}
+        return {**body, "input": _list_of(body, "input")}
 
     def messages(self, asked: JsonMapping) -> list[Any]:
         """Return the input as messages: an item without a role is of the model, or of a tool."""
@@ -172,29 +172,29 @@ class ResponsesForm:
             return {**asked, "input": f"{block}\n\n{given}"}
         return {**asked, "input": _beside(map(_plain, given), block, "input_text")}
 
-    def heard(self, data: JsonMapping) -> Heard | None:
+    def heard(self, data: JsonMapping) -> AnswerPart | None:
         """Read a response, or an event of one."""
         kind = str(data.get("type") or "")
         if kind == "error" or data.get("error"):
-            return Heard(problem="the server sent an error")
+            return AnswerPart(problem="the server sent an error")
         if kind == "response.output_text.delta":
-            return Heard(str(data.get("delta") or ""))
+            return AnswerPart(str(data.get("delta") or ""))
         if kind in ("response.completed", "response.failed", "response.incomplete"):
             response = data.get("response") or {}
             status = kind.removeprefix("response.")
             return self._heard_whole({**response, "status": status})
         if kind.startswith("response."):
-            return Heard()
+            return AnswerPart()
         return self._heard_whole(data) if isinstance(data.get("output"), list) else None
 
-    def _heard_whole(self, response: JsonMapping) -> Heard:
+    def _heard_whole(self, response: JsonMapping) -> AnswerPart:
         status = str(response.get("status") or "completed")
         if status != "completed" or response.get("error"):
-            return Heard(problem=f"its status is {status!r}")
+            return AnswerPart(problem=f"its status is {status!r}")
         items = response.get("output") or ()
-        texts = [_spoken(each.get("content")) for each in items if each.get("type") == "message"]
+        texts = [_text_of(each.get("content")) for each in items if each.get("type") == "message"]
         text = "".join(texts)
-        return Heard(text, whole=bool(text), ended=True)
+        return AnswerPart(text, whole=bool(text), ended=True)
 
 
 CHAT: ApiForm = ChatForm()
@@ -342,7 +342,7 @@ class Exchange:
         self.ended = not self.problem and (heard.ended or bool(self._is_json))
 
 
-def _listed(body: JsonMapping, name: str) -> list[Any]:
+def _list_of(body: JsonMapping, name: str) -> list[Any]:
     given: Any = body.get(name)
     if isinstance(given, str | bytes | Mapping) or not hasattr(given, "__iter__"):
         raise InputError(f"{name} is {ascii(given)[:80]}", expected="a list of messages")
@@ -383,7 +383,7 @@ def _beside(messages: Any, block: str, kind: str) -> list[Any]:
     return changed
 
 
-def _spoken(content: Any) -> str:
+def _text_of(content: Any) -> str:
     """The text of an answer's content, of its parts those that are text."""
     if isinstance(content, str):
         return content

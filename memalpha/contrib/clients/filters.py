@@ -122,7 +122,7 @@ def read_filters(fields: Any, where: str = "the filters", level: int = 0) -> Fil
     """Read an object of filters; Problem (400) that names what is not understood."""
     if not isinstance(fields, dict) or level > _MOST_LEVELS:
         raise _wrong(where, fields, _EXPECTED)
-    read = every(*(_read(name, value, where, level) for name, value in fields.items()))
+    read = every(*(_read_filter(name, value, where, level) for name, value in fields.items()))
     if level == 0 and read.size > _MOST_VALUES:
         raise Problem(
             HTTPStatus.BAD_REQUEST,
@@ -133,7 +133,7 @@ def read_filters(fields: Any, where: str = "the filters", level: int = 0) -> Fil
     return read
 
 
-def _read(name: str, value: Any, where: str, level: int) -> Filter:
+def _read_filter(name: str, value: Any, where: str, level: int) -> Filter:
     place = f"{where}: {name}"
     if name in _GROUPS:
         listed = [value] if name == "NOT" and isinstance(value, dict) else value
@@ -184,13 +184,13 @@ def _operand(field: str, key: str, kind: str, value: Any, where: str) -> Any:
             raise _wrong(where, value, 'a name; "*", alone, is any')
         return str(value)
     if not key:
-        return time_of(value, where)
+        return timestamp_of(value, where)
     if value is None or (kind in _ORDER and not (number or isinstance(value, str))):
         raise _wrong(where, value, "a value to compare with")
     return value
 
 
-def time_of(value: Any, where: str) -> str:
+def timestamp_of(value: Any, where: str) -> str:
     """Return a time, a text or seconds since 1970, in ISO 8601; Problem (400) if it is none."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 35:
         return datetime.fromtimestamp(value, UTC).isoformat(timespec="seconds")
@@ -220,13 +220,13 @@ def _fits(condition: Filter, value: Any) -> bool:
     if kind in _WITHIN:
         return _holds_text(value, condition.value, fold=kind == "icontains")
     same, after = (_same, _after) if condition.field in _UNTIMED else (_same_time, _later)
-    return _compared(kind, value, condition.value, same, after)
+    return _compare(kind, value, condition.value, same, after)
 
 
 _UNTIMED = (*ENTITIES, "memory_ids", "metadata")
 
 
-def _compared(
+def _compare(
     kind: str,
     value: Any,
     operand: Any,

@@ -63,7 +63,7 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-class _Stored(NamedTuple):
+class _StoredItem(NamedTuple):
     """An entry and what it holds, which nobody changes."""
 
     entry: Entry
@@ -94,7 +94,7 @@ class JournalStore(BaseStore):
         self.store = MemoryStore(store, ITEMS, retriever_factory(retrieval, archive=False))
         self._memory: Memory | None = None
         self._cursor = 0
-        self._stored: dict[_Place, _Stored] = {}
+        self._stored: dict[_Place, _StoredItem] = {}
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Return the result of each operation, in order; all puts are written together."""
@@ -147,7 +147,7 @@ class JournalStore(BaseStore):
         if change.after is not None:
             data = _data(change.after)
             namespace = tuple(data["namespace"])
-            self._stored[namespace, data["key"]] = _Stored(change.after, data, namespace)
+            self._stored[namespace, data["key"]] = _StoredItem(change.after, data, namespace)
 
     def _read(self, op: Op, retriever: Retriever) -> Result:
         if isinstance(op, GetOp):
@@ -156,11 +156,11 @@ class JournalStore(BaseStore):
         if isinstance(op, SearchOp):
             return self._search(op, retriever)
         if isinstance(op, ListNamespacesOp):
-            return _listed(op, {namespace for namespace, _ in self._stored})
+            return _list_namespaces(op, {namespace for namespace, _ in self._stored})
         return None
 
     def _search(self, op: SearchOp, retriever: Retriever) -> list[SearchItem]:
-        newest = sorted(self._stored.values(), key=_written, reverse=True)
+        newest = sorted(self._stored.values(), key=_last_write, reverse=True)
         scores: dict[str, float] = {}
         if op.query:
             searched = {each.entry.id for each in newest if each.data[_SEARCHED]}
@@ -182,13 +182,13 @@ class JournalStore(BaseStore):
         ]
 
 
-def _written(stored: _Stored) -> int:
+def _last_write(stored: _StoredItem) -> int:
     return stored.entry.updated
 
 
 # ------------------------------------------------------------------------------------------------
 # items and entries
-def _operation(op: PutOp, stored: _Stored | None) -> Operation | None:
+def _operation(op: PutOp, stored: _StoredItem | None) -> Operation | None:
     """The operation of a put; None for the deletion of what is not there."""
     if op.value is None:
         if stored is None:
@@ -210,13 +210,13 @@ def _operation(op: PutOp, stored: _Stored | None) -> Operation | None:
             f"the value of {op.key!r} is not JSON: {error}",
             expected="an object of texts, numbers, truth values, null, lists and objects",
         ) from error
-    content = _ESCAPE.sub(_unescaped, content)
+    content = _ESCAPE.sub(_unescape, content)
     if stored is None:
         return Operation(OperationKind.INSERT, "items", content)
     return Operation(OperationKind.UPDATE, "items", content, stored.entry.id)
 
 
-def _unescaped(escape: re.Match[str]) -> str:
+def _unescape(escape: re.Match[str]) -> str:
     """A line break as it is, so that the next word is searched without the "n" of the escape."""
     return "\n" if escape[1] == "n" else escape[0]
 
@@ -311,7 +311,9 @@ def _moment(value: Any) -> datetime | None:
     return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
-def _listed(op: ListNamespacesOp, namespaces: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def _list_namespaces(
+    op: ListNamespacesOp, namespaces: Iterable[tuple[str, ...]]
+) -> list[tuple[str, ...]]:
     conditions = op.match_conditions or ()
     matching = {
         namespace[: op.max_depth]

@@ -26,7 +26,14 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from memalpha.contrib.clients.filters import ENTITIES, NONE, Filter, every, read_filters, time_of
+from memalpha.contrib.clients.filters import (
+    ENTITIES,
+    NONE,
+    Filter,
+    every,
+    read_filters,
+    timestamp_of,
+)
 from memalpha.errors import InputError, JournalDamagedError
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import ARCHIVE, SectionKind
@@ -35,7 +42,14 @@ from memalpha.store.journal import Event, Namespace, Origin
 from memalpha.text.quoting import is_text
 from memalpha.text.times import to_iso
 from memalpha.types import Change, Chunk, Entry, JsonObject, Operation, OperationKind
-from memalpha.use.access import HEADERS, Caller, Callers, Problem, ServeConfig, agreed
+from memalpha.use.access import (
+    HEADERS,
+    Caller,
+    Callers,
+    Problem,
+    ServeConfig,
+    check_namespace_parts,
+)
 from memalpha.use.api import respond
 from memalpha.use.operations import ENDPOINTS, Operations, invalid, problem_of, read_json
 
@@ -82,7 +96,7 @@ _UPDATE = ("text", "metadata", "timestamp")
 
 def _object(value: Any) -> Any:
     """An object; in a query, its JSON."""
-    return _loaded(value) if isinstance(value, str) else value
+    return _load_json(value) if isinstance(value, str) else value
 
 
 def _number(value: Any) -> Any:
@@ -174,7 +188,7 @@ class About(BaseModel):
         return text if given else None
 
 
-class _Asked(NamedTuple):
+class _Mem0Call(NamedTuple):
     """A request: its fields, those that are null, the parts of its path, the name of its token, and
     the parts of the namespace that token and headers set.
     """
@@ -186,7 +200,7 @@ class _Asked(NamedTuple):
     pinned: Mapping[str, str]
 
 
-_Answer = Callable[[_Asked], Any]
+_Answer = Callable[[_Mem0Call], Any]
 _Route = tuple[_Answer, tuple[str, ...]]  # with the fields that have an effect
 
 
@@ -228,10 +242,10 @@ class Mem0Routes:
         self, answer: _Answer, fields: Sequence[str]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
-            sent, nulls = _sent(request, await request.body(), fields)
+            sent, nulls = _fields_of(request, await request.body(), fields)
             grant = self._callers.granted(request.headers)
             pinned = self._callers.pinned(request.headers)
-            asked = _Asked(sent, nulls, request.path_params, grant.name, pinned)
+            asked = _Mem0Call(sent, nulls, request.path_params, grant.name, pinned)
             return JSONResponse(await to_thread.run_sync(self._mem0.guarded, answer, asked))
 
         return handle
@@ -274,7 +288,7 @@ def _routes(routes: "_Mem0") -> dict[tuple[str, ...], dict[str, _Route]]:
 
 # ------------------------------------------------------------------------------------------------
 # requests
-def _sent(
+def _fields_of(
     request: Request, body: bytes, known: Sequence[str]
 ) -> tuple[Mem0Request, frozenset[str]]:
     """Return the fields of body and query, and those that are null; Problem for what is not
@@ -282,7 +296,7 @@ def _sent(
     """
     asked = _in_query(request)
     try:
-        given = _loaded(body) if body else {}
+        given = _load_json(body) if body else {}
         if not isinstance(given, dict):
             raise ValueError(f"it is a {type(given).__name__}")
     except ValueError as error:
@@ -317,7 +331,7 @@ def _twice(name: str) -> Problem:
     return Problem(HTTPStatus.BAD_REQUEST, f"the field {name} stands there twice", "one value")
 
 
-def _loaded(text: str | bytes) -> Any:
+def _load_json(text: str | bytes) -> Any:
     """Read JSON of Unicode text, in which no name stands twice; ValueError if it is none."""
     value = read_json(text)
     try:
@@ -329,12 +343,12 @@ def _loaded(text: str | bytes) -> Any:
     return value
 
 
-def _quoted(part: str) -> str:
+def _quote(part: str) -> str:
     """A part of an id, in characters that no client and no server changes in a path."""
     return quote(part, safe="").replace("~", "%7E").replace("%", "~")
 
 
-def _unquoted(part: str) -> str:
+def _unquote(part: str) -> str:
     return unquote(part.replace("~", "%"))
 
 
@@ -371,7 +385,7 @@ class _Mem0:
             raise invalid(error, "what Mem0's clients send") from error
         return self._operations.call(name, caller, request)
 
-    def guarded(self, answer: _Answer, asked: _Asked) -> Any:
+    def guarded(self, answer: _Answer, asked: _Mem0Call) -> Any:
         """Return an answer; every error is a Problem."""
         try:
             return answer(asked)
@@ -380,9 +394,9 @@ class _Mem0:
 
     # --------------------------------------------------------------------------------------------
     # whose memory
-    def _namespace(self, asked: _Asked, parts: Mapping[str, str]) -> Caller:
+    def _namespace(self, asked: _Mem0Call, parts: Mapping[str, str]) -> Caller:
         """Return the namespace of some parts, which this agent can read and the caller may."""
-        agreed(parts, asked.pinned, asked.who)
+        check_namespace_parts(parts, asked.pinned, asked.who)
         whole = {**parts, **asked.pinned}
         if "user" not in whole:
             raise _no_user()
@@ -390,14 +404,14 @@ class _Mem0:
         self._call("memory", caller, limit=1)  # it has the agent's schema
         return caller
 
-    def _named(self, asked: _Asked, name: str) -> tuple[Caller, str]:
+    def _named(self, asked: _Mem0Call, name: str) -> tuple[Caller, str]:
         """Return the namespace that an id names, and what in it."""
-        *names, last = map(_unquoted, name.split(":"))
+        *names, last = map(_unquote, name.split(":"))
         if len(names) != len(_PARTS):
             raise _unknown(name)
         return self._namespace(asked, dict(zip(_PARTS.values(), names, strict=True))), last
 
-    def _entry(self, asked: _Asked, name: str) -> tuple[Caller, Entry]:
+    def _entry(self, asked: _Mem0Call, name: str) -> tuple[Caller, Entry]:
         """Return a memory by its id."""
         caller, entry_id = self._named(asked, name)
         with self._agent.durable(caller.namespace) as durable:
@@ -406,13 +420,13 @@ class _Mem0:
             raise _unknown(entry_id)
         return caller, entry
 
-    def _spaces(self, asked: _Asked, wanted: Filter, *, any_part: bool = False) -> list[_Space]:
+    def _spaces(self, asked: _Mem0Call, wanted: Filter, *, any_part: bool = False) -> list[_Space]:
         """Return the namespaces that a request is about, of those that exist within its reach; the
         parts that nobody names are none, or any.
         """
         for field, part in _PARTS.items():
             for name in sorted(wanted.names(field)):
-                agreed({part: name}, asked.pinned, asked.who)
+                check_namespace_parts({part: name}, asked.pinned, asked.who)
         if "user" not in asked.pinned and not wanted.mentions("user_id"):
             raise _no_user()
         equal = wanted.exact()
@@ -453,7 +467,7 @@ class _Mem0:
 
     # --------------------------------------------------------------------------------------------
     # writing
-    def add(self, asked: _Asked) -> JsonObject:
+    def add(self, asked: _Mem0Call) -> JsonObject:
         """Read messages and remember what matters in them, or keep all, as lines; the memories that
         this made, changed and deleted.
         """
@@ -471,7 +485,7 @@ class _Mem0:
         messages = [fields.messages] if isinstance(fields.messages, dict) else fields.messages
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
-        dated = [_dated(message) for message in messages]
+        dated = [_date_message(message) for message in messages]
         about = About(
             metadata=fields.metadata or None,
             app_id=named.get("app_id"),
@@ -480,7 +494,7 @@ class _Mem0:
         metadata = self._checked(about)
         stamp = fields.timestamp
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        time = now if stamp is None else time_of(_seconds(stamp), "the timestamp")
+        time = now if stamp is None else timestamp_of(_seconds(stamp), "the timestamp")
         if fields.infer:
             changes = self._read(caller, dated, time, metadata)
         else:
@@ -533,12 +547,14 @@ class _Mem0:
                 archive_chunk(memory, memory.clock, chunk, (), labels)
             return memory.changes[start:]
 
-    def update(self, asked: _Asked) -> JsonObject:
+    def update(self, asked: _Mem0Call) -> JsonObject:
         """Change the text, the time and the metadata of a memory."""
         (item,) = self._update(asked, [(asked.path["id"], asked.fields)])
         return item
 
-    def _update(self, asked: _Asked, wanted: Sequence[tuple[str, Mem0Request]]) -> list[JsonObject]:
+    def _update(
+        self, asked: _Mem0Call, wanted: Sequence[tuple[str, Mem0Request]]
+    ) -> list[JsonObject]:
         """Change memories, each with its fields, in order: those of one namespace all or none."""
         spaces: dict[Caller, list[tuple[str, Mem0Request]]] = {}
         for name, fields in wanted:
@@ -556,7 +572,7 @@ class _Mem0:
                     items.append(_item(after, caller.namespace))
         return items
 
-    def _readable(self, asked: _Asked, fields: Mem0Request) -> Mem0Request:
+    def _readable(self, asked: _Mem0Call, fields: Mem0Request) -> Mem0Request:
         """The fields of an update, without secrets if a guard looks for them; Problem or InputError
         if they can change nothing.
         """
@@ -569,9 +585,9 @@ class _Mem0:
         if text is not None:
             self._operations.check_length(text)
             self._agent.pieces(text)
-        self._checked(_updated(About(), fields))
+        self._checked(_update_about(About(), fields))
         stamp = fields.timestamp
-        time = None if stamp is None else time_of(_seconds(stamp), "the timestamp")
+        time = None if stamp is None else timestamp_of(_seconds(stamp), "the timestamp")
         return fields.model_copy(update={"text": text, "timestamp": time})
 
     def _change(self, memory: Memory, entry_id: str, fields: Mem0Request) -> Entry:
@@ -580,7 +596,7 @@ class _Mem0:
         if entry is None:
             raise _unknown(entry_id)
         time = None if fields.timestamp is None else str(fields.timestamp)
-        about = self._checked(_updated(About.of(entry), fields))
+        about = self._checked(_update_about(About.of(entry), fields))
         self._rewrite(memory, entry, fields.text, time, about)
         after = memory.get(entry_id)
         if after is None:
@@ -619,20 +635,20 @@ class _Mem0:
         if written is not None and about and written.metadata != about:
             memory.annotate(entry.id, about)
 
-    def delete(self, asked: _Asked) -> JsonObject:
+    def delete(self, asked: _Mem0Call) -> JsonObject:
         """Forget one memory for good."""
         self._delete(asked, asked.path["id"])
         return {"message": "Memory deleted successfully!"}
 
-    def _delete(self, asked: _Asked, name: str) -> None:
+    def _delete(self, asked: _Mem0Call, name: str) -> None:
         caller, entry = self._entry(asked, name)
         self._call("forget", caller, entry=entry.id)
 
-    def delete_all(self, asked: _Asked) -> JsonObject:
+    def delete_all(self, asked: _Mem0Call) -> JsonObject:
         """Forget all memories of a user, or of the agent, session, app or metadata beside it."""
         return self._delete_all(asked, asked.fields.wanted())
 
-    def _delete_all(self, asked: _Asked, wanted: Filter) -> JsonObject:
+    def _delete_all(self, asked: _Mem0Call, wanted: Filter) -> JsonObject:
         for field in ENTITIES:
             if wanted.mentions(field, "*"):
                 raise Problem(
@@ -660,7 +676,7 @@ class _Mem0:
                 self._agent.forget(ids[0], ids[1:], namespace=space.namespace, keep=others)
         return {"message": "Memories deleted successfully!"}
 
-    def update_many(self, asked: _Asked) -> JsonObject:
+    def update_many(self, asked: _Mem0Call) -> JsonObject:
         """Update several memories, in order; none if one of them is not there or cannot be read,
         and those of one namespace none if one of them cannot be done.
         """
@@ -671,7 +687,7 @@ class _Mem0:
         self._update(asked, wanted)
         return {"message": f"Successfully updated {len(batch)} memories"}
 
-    def delete_many(self, asked: _Asked) -> JsonObject:
+    def delete_many(self, asked: _Mem0Call) -> JsonObject:
         """Forget several memories for good; none if one of them is not there."""
         batch = _Batch.of(asked.fields)
         found = [self._entry(asked, each.memory_id) for each in batch]
@@ -684,7 +700,7 @@ class _Mem0:
 
     # --------------------------------------------------------------------------------------------
     # reading
-    def search(self, asked: _Asked) -> JsonObject:
+    def search(self, asked: _Mem0Call) -> JsonObject:
         """Find memories, best first; scores compare within one answer."""
         fields = asked.fields
         if not fields.query.strip():
@@ -705,7 +721,7 @@ class _Mem0:
         ]
         return {"results": _with_fields(results, fields.fields)}
 
-    def get_all(self, asked: _Asked) -> JsonObject:
+    def get_all(self, asked: _Mem0Call) -> JsonObject:
         """List memories in order of creation, entries before lines, by pages."""
         spaces = self._spaces(asked, asked.fields.wanted())
         items = [(entry, space.namespace) for space in spaces for entry in self._memories(space)]
@@ -713,12 +729,12 @@ class _Mem0:
         shown = [_item(entry, whose) for entry, whose in page["results"]]
         return {**page, "results": _with_fields(shown, asked.fields.fields)}
 
-    def get(self, asked: _Asked) -> JsonObject:
+    def get(self, asked: _Mem0Call) -> JsonObject:
         """Return one memory."""
         caller, entry = self._entry(asked, asked.path["id"])
         return _item(entry, caller.namespace)
 
-    def event(self, asked: _Asked) -> JsonObject:
+    def event(self, asked: _Mem0Call) -> JsonObject:
         """Say of what ``add`` has answered that it is done; its id names the last operation."""
         caller, number = self._named(asked, asked.path["id"])
         with self._agent.durable(caller.namespace) as durable:
@@ -727,7 +743,7 @@ class _Mem0:
             raise _unknown(asked.path["id"])
         return {"id": asked.path["id"], "event_type": "ADD", "status": _DONE}
 
-    def history(self, asked: _Asked) -> list[JsonObject]:
+    def history(self, asked: _Mem0Call) -> list[JsonObject]:
         """Return what became of one memory, also of one that was deleted and not forgotten."""
         caller, entry_id = self._named(asked, asked.path["id"])
         events = self._agent.history(entry_id, namespace=caller.namespace)
@@ -736,7 +752,7 @@ class _Mem0:
             raise _unknown(entry_id)
         return [_past(event, caller.namespace) for event in told]
 
-    def entities(self, asked: _Asked) -> JsonObject:
+    def entities(self, asked: _Mem0Call) -> JsonObject:
         """List the users within reach, by pages."""
         parts = asked.pinned.items()
         spaces = [each for each in self._existing() if parts <= _parts_of(each).items()]
@@ -744,7 +760,7 @@ class _Mem0:
         named = [{"id": user, "name": user, "type": "user"} for user in users]
         return _page(named, asked.fields)
 
-    def delete_entity(self, asked: _Asked) -> JsonObject:
+    def delete_entity(self, asked: _Mem0Call) -> JsonObject:
         """Forget all memories of a user, or of an agent, session or app of the caller's user."""
         field = f"{asked.path['type']}_id"
         if field not in ENTITIES:
@@ -818,14 +834,14 @@ def _page(items: Sequence[Any], fields: Mem0Request) -> JsonObject:
     }
 
 
-def _updated(about: About, fields: Mem0Request) -> About:
+def _update_about(about: About, fields: Mem0Request) -> About:
     """What is kept with an entry after an update, whose keys come on top of those before."""
     metadata = {**(about.metadata or {}), **(fields.metadata or {})}
     dated = about.dated if fields.text is None else None
     return About(metadata=metadata or None, app_id=about.app_id, dated=dated)
 
 
-def _dated(message: JsonObject) -> JsonObject:
+def _date_message(message: JsonObject) -> JsonObject:
     """A message whose text begins with a time in brackets, with the time in its field."""
     content = message.get("content")
     written = _TIME.match(content) if isinstance(content, str) else None
@@ -857,8 +873,8 @@ def _past(event: Event, whose: Namespace) -> JsonObject:
         "id": f"{item['id']}:{event.seq}",
         "memory_id": item["id"],
         "input": [],
-        "old_memory": event.before and _shown(event.before),
-        "new_memory": event.after and _shown(event.after),
+        "old_memory": event.before and _text_of(event.before),
+        "new_memory": event.after and _text_of(event.after),
         "user_id": item["user_id"],
         "metadata": item["metadata"],
         "categories": None,
@@ -889,10 +905,10 @@ def _record(whose: Namespace, entry: Entry) -> JsonObject:
 
 def _id(whose: Namespace, name: str) -> str:
     """The id of a memory, or of an event, which names the namespace, too."""
-    return ":".join(map(_quoted, (whose.user, whose.agent, whose.session, name)))
+    return ":".join(map(_quote, (whose.user, whose.agent, whose.session, name)))
 
 
-def _shown(entry: Entry) -> str:
+def _text_of(entry: Entry) -> str:
     """The text of a memory; with its time in brackets, if what was said began so."""
     return render_entry(entry) if About.of(entry).dated else entry.content
 
@@ -903,7 +919,7 @@ def _item(entry: Entry, whose: Namespace) -> JsonObject:
     owners = _owners_of(whose).items()
     return {
         "id": _id(whose, entry.id),
-        "memory": _shown(entry),
+        "memory": _text_of(entry),
         **{field: None if name == NONE else name for field, name in owners},
         "app_id": about.app_id,
         "metadata": about.metadata,

@@ -55,10 +55,10 @@ def wrap(
     if the agent has a store. See ``memalpha.contrib.clients.openai``.
     """
     agent.memory(namespace)  # raises what a call would raise later
-    return _wrapped(client.copy(), ChatMemory(agent, recall_tokens), namespace, [])
+    return _wrap_client(client.copy(), ChatMemory(agent, recall_tokens), namespace, [])
 
 
-def _wrapped(
+def _wrap_client(
     client: _Client,
     memory: ChatMemory,
     namespace: Namespace | str | None,
@@ -81,7 +81,7 @@ def _wrapped(
     copy = client.copy
 
     def derived(**options: Any) -> _Client:
-        return _wrapped(copy(**options), memory, namespace, failures)
+        return _wrap_client(copy(**options), memory, namespace, failures)
 
     for name in ("copy", "with_options"):
         setattr(client, name, derived)
@@ -164,7 +164,7 @@ def _sync(create: Callable[..., Any], start: _Start) -> Callable[..., Any]:
         response = answer.http_response
         if not response.is_stream_consumed:
             _tap(response, call)
-            return answer if call.is_raw else _Heard(answer.parse(), call)
+            return answer if call.is_raw else _RememberedStream(answer.parse(), call)
         call.hear(response)
         call.remember()
         return answer if call.is_raw else answer.parse()
@@ -192,7 +192,7 @@ def _async(create: Callable[..., Any], start: _Start) -> Callable[..., Any]:
         response = answer.http_response
         if not response.is_stream_consumed:
             _tap_async(response, call)
-            return answer if call.is_raw else _Heard(answer.parse(), call)
+            return answer if call.is_raw else _RememberedStream(answer.parse(), call)
         call.hear(response)
         await asyncio.to_thread(call.remember)
         return answer if call.is_raw else answer.parse()
@@ -246,7 +246,7 @@ def _tap_async(response: Any, call: _Call) -> None:
     response.aiter_bytes = heard
 
 
-class _Heard:
+class _RememberedStream:
     """A stream of the client, synchronous or not, that is remembered when it is closed, too."""
 
     def __init__(self, stream: Any, call: _Call) -> None:
@@ -256,13 +256,13 @@ class _Heard:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def __iter__(self) -> _Heard:
+    def __iter__(self) -> _RememberedStream:
         return self
 
     def __next__(self) -> Any:
         return next(self._stream)
 
-    def __enter__(self) -> _Heard:
+    def __enter__(self) -> _RememberedStream:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -276,13 +276,13 @@ class _Heard:
         self._call.remember(closed=True)
         return None
 
-    def __aiter__(self) -> _Heard:
+    def __aiter__(self) -> _RememberedStream:
         return self
 
     async def __anext__(self) -> Any:
         return await anext(self._stream)
 
-    async def __aenter__(self) -> _Heard:
+    async def __aenter__(self) -> _RememberedStream:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -43,7 +43,7 @@ from memalpha.contrib.clients.exchange import (
 )
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError
-from memalpha.http import HIDDEN, open_client, read_key
+from memalpha.http import HIDDEN, key_from_environment, open_client
 from memalpha.types import JsonObject
 from memalpha.use.access import CALLER, Caller, Callers, Problem, ServeConfig
 from memalpha.use.agent import MemoryAgent
@@ -140,7 +140,7 @@ class ProxyRoutes:
 
     def respond(self, problem: Problem) -> Response:
         """Return the response for a problem with the message that clients of OpenAI show."""
-        return _told(problem)
+        return _error_response(problem)
 
 
 def _is_proxied(path: str) -> bool:
@@ -148,14 +148,14 @@ def _is_proxied(path: str) -> bool:
     return route in _FORMS or route in _PASSED or _names_models(route)
 
 
-def _told(problem: Problem) -> Response:
+def _error_response(problem: Problem) -> Response:
     parts = [part for part in (problem.what, problem.expected, problem.fix) if part]
     error = {"message": "; ".join(parts), "type": "memalpha", "param": None, "code": None}
     return respond(problem, more={"error": error})
 
 
 async def _refuse(request: Request) -> Response:
-    return _told(
+    return _error_response(
         Problem(
             HTTPStatus.NOT_FOUND,
             f"no {request.method} {request.url.path}",
@@ -164,7 +164,7 @@ async def _refuse(request: Request) -> Response:
     )
 
 
-class _Passed(StreamingResponse):
+class _UpstreamResponse(StreamingResponse):
     """A response that is cut where the upstream's answer breaks."""
 
     async def stream_response(self, send: Send) -> None:
@@ -219,7 +219,7 @@ class _Answer:
 
     def passed(self, pieces: AsyncIterator[bytes] | None = None) -> Response:
         """Return the response to the caller, with status and headers."""
-        response = _Passed(pieces or self.pieces(), self.status)
+        response = _UpstreamResponse(pieces or self.pieces(), self.status)
         headers = [(name.lower(), value) for name, value in self.response.headers.raw]
         named = b",".join(value for name, value in headers if name == b"connection")
         left_out = {*_NOT_PASSED, *(name.strip().lower() for name in named.split(b","))}
@@ -235,7 +235,7 @@ class _Answer:
 
 class _Proxy:
     def __init__(self, agent: MemoryAgent, config: ServeConfig, options: ProxyOptions) -> None:
-        key = read_key(ChatClient.api_key_env)
+        key = key_from_environment(ChatClient.api_key_env)
         self._key = key.encode()
         self._url = options.upstream.rstrip("/")
         self._model = options.upstream_model
@@ -262,7 +262,7 @@ class _Proxy:
                     return await self._pass(request)
                 return await self._complete(form, request)
             except Problem as problem:
-                return _told(problem)
+                return _error_response(problem)
 
         return handle
 
@@ -303,7 +303,7 @@ class _Proxy:
             body: JsonObject = json.loads(data)
             model = {"model": self._model} if self._model else {}
             exchange = Exchange(self._memory, form, {**body, **model}, caller.namespace)
-            return exchange, _packed(exchange), bool(body.get("stream"))
+            return exchange, _pack(exchange), bool(body.get("stream"))
         except InputError as error:  # of its messages
             raise problem_of(error) from error
         except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -324,7 +324,7 @@ class _Proxy:
         refusal = (await self._begin(answer, _SHOWN)).decode(errors="replace")
         if not exchange.moves_block(answer.status, refusal):
             return answer
-        body = await to_thread.run_sync(_packed, exchange)
+        body = await to_thread.run_sync(_pack, exchange)
         other = await self._send(request, body, headers)
         left = answer if other.status == HTTPStatus.OK else other
         await left.response.aclose()
@@ -419,7 +419,7 @@ def _names_models(route: str) -> bool:
     return route == _MODELS or (root == _MODELS and _UP.isdisjoint(unquote(name).split("/")))
 
 
-def _packed(exchange: Exchange) -> bytes:
+def _pack(exchange: Exchange) -> bytes:
     return json.dumps(exchange.body, allow_nan=False).encode()
 
 

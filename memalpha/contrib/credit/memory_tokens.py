@@ -26,7 +26,7 @@ from memalpha.agent.codecs import Codec
 from memalpha.agent.rollout import Rollout
 from memalpha.agent.step import AgentStep
 from memalpha.rewards import RewardConfig, StepReward
-from memalpha.text.thinking import decoded
+from memalpha.text.thinking import decode_completion
 from memalpha.training.credit import StepCredit
 from memalpha.training.rows import Scale, TrainingRow
 from memalpha.types import Completion
@@ -67,11 +67,11 @@ def call_tokens(completion: Completion, codec: Codec, tokenizer: Any) -> tuple[b
     does.
     """
     ids = completion.ids
-    text = decoded(tokenizer, ids)
+    text = decode_completion(tokenizer, ids)
 
     def length(count: int) -> int:
         """Characters of the first ids, which never become fewer."""
-        return len(decoded(tokenizer, ids[:count]))
+        return len(decode_completion(tokenizer, ids[:count]))
 
     places = range(len(ids) + 1)
     counted = [False] * len(ids)

@@ -2,7 +2,7 @@
 
 Each is a generator of conversations from the elements of a file. It counts what it does not read,
 message by message, by the reason. Programs differ in where a conversation holds its messages and in
-what they call the fields of one; ``trees`` and ``_told`` are the same for all.
+what they call the fields of one; ``trees`` and ``_conversation_from`` are the same for all.
 """
 
 import re
@@ -16,16 +16,16 @@ from memalpha.contrib.importing.items import (
     NOT_TO_REMEMBER,
     Chat,
     Reasons,
-    clean,
-    dated,
+    as_list,
+    clean_text,
     fields,
-    in_order,
+    in_time_order,
     is_newest_first,
-    listed,
     not_to_remember,
     owner_of,
     time_in,
     time_of,
+    with_times,
     word,
 )
 from memalpha.contrib.importing.trees import Node, id_of, is_tree, live_branch, parent_of
@@ -46,7 +46,7 @@ Say = Callable[[dict[str, Any], Reasons], tuple[str, str]]
 """Returns the role and the text of a message; no text, and a count, if nobody said it."""
 
 
-def _told(
+def _conversation_from(
     name: str,
     about: dict[str, Any],
     nodes: Sequence[Node],
@@ -62,7 +62,7 @@ def _told(
     """
     forgotten = not_to_remember(about)
     in_tree = is_tree(nodes)
-    nodes = nodes if in_tree else _numbered(nodes)
+    nodes = nodes if in_tree else _number_nodes(nodes)
     branch = live_branch(nodes, current) if in_tree else list(range(len(nodes)))
     shown = set(branch)
     others = [place for place in range(len(nodes)) if place not in shown]
@@ -81,15 +81,15 @@ def _told(
             id_ = id_ if number == 1 else f"{id_} {number}"
         if text and place in shown and not forgotten:
             time = time_in(node.message, skipped=skipped) or None
-            speaker = clean(node.message.get("name"))
+            speaker = clean_text(node.message.get("name"))
             told.append(Utterance(role, text, speaker if role == USER else "", time, id_))
         elif text:
             skipped[NOT_TO_REMEMBER if forgotten else BRANCH] += 1
             left.append(id_)
-    ordered = told if in_tree else in_order(told)
+    ordered = told if in_tree else in_time_order(told)
     began = start or time_in(about) or None
     if ordered or left:
-        yield Chat(name, tuple(dated(ordered, began)), tuple(left), owner_of(about))
+        yield Chat(name, tuple(with_times(ordered, began)), tuple(left), owner_of(about))
     else:
         skipped[NO_MESSAGES] += 1
 
@@ -103,7 +103,7 @@ def _nodes(messages: Iterable[Any]) -> list[Node]:
     return [_node(message, place) for place, message in enumerate(messages)]
 
 
-def _numbered(nodes: Sequence[Node]) -> Sequence[Node]:
+def _number_nodes(nodes: Sequence[Node]) -> Sequence[Node]:
     """Return the nodes of a list, of which those without an id have their place: in a list that is
     newest first, and grows at its begin, that from its end.
     """
@@ -156,7 +156,7 @@ def _say(message: dict[str, Any], skipped: Reasons) -> tuple[str, str]:
         skipped[f"{role[:40]} message" if role else "no message"] += 1
         return "", ""
     lost: Reasons = Counter()
-    texts = (clean("\n".join(_texts(message[key], lost))) for key in _TEXTS if key in message)
+    texts = (clean_text("\n".join(_texts(message[key], lost))) for key in _TEXTS if key in message)
     text = next(filter(None, texts), "")
     if _ROLES[role] == ASSISTANT and "<details" in text:
         text = _REASONING_HTML.sub("", text).strip()
@@ -174,7 +174,7 @@ def _role(message: dict[str, Any]) -> str:
     author = message.get("author")
     named = [message.get(key) for key in ("role", "sender", "from", "type")]
     named += [author, fields(author).get("role")]
-    fragments = [word(fields(each).get("type")) for each in listed(message.get("fragments"))]
+    fragments = [word(fields(each).get("type")) for each in as_list(message.get("fragments"))]
     if fragments:
         named.append("request" if "REQUEST" in fragments else "response")
     return next((word(each).casefold() for each in named if word(each)), "")
@@ -185,7 +185,7 @@ def _texts(content: Any, lost: Reasons, depth: int = 0) -> Iterator[str]:
     the parts that nobody said, such as calls of tools and reasoning.
     """
     if isinstance(content, str):
-        if clean(content):
+        if clean_text(content):
             yield content.strip()
     elif isinstance(content, list):
         for part in content:
@@ -217,16 +217,16 @@ def chatgpt(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     """Read ``conversations.json`` of ChatGPT."""
     for value in map(fields, values):
         current = word(value.get("current_node"))
-        yield from _told(
-            _name(value), value, _mapped(value), _say_chatgpt, skipped, current=current
+        yield from _conversation_from(
+            _name(value), value, _nodes_of_mapping(value), _say_chatgpt, skipped, current=current
         )
 
 
-def _mapped(value: dict[str, Any]) -> list[Node]:
+def _nodes_of_mapping(value: dict[str, Any]) -> list[Node]:
     nodes = []
     for key, each in fields(value.get("mapping")).items():
         node = fields(each)
-        children = tuple(filter(None, map(word, listed(node.get("children")))))
+        children = tuple(filter(None, map(word, as_list(node.get("children")))))
         nodes.append(Node(key, parent_of(node), fields(node.get("message")), children))
     return nodes
 
@@ -249,14 +249,14 @@ def _say_chatgpt(message: dict[str, Any], skipped: Reasons) -> tuple[str, str]:
     elif kind not in ("text", "multimodal_text", "code"):
         reason = f"content of type {kind}"
     else:
-        parts = listed(content.get("parts")) or [content.get("text")]
+        parts = as_list(content.get("parts")) or [content.get("text")]
         texts = [part if isinstance(part, str) else fields(part).get("text") for part in parts]
         skipped.update(
             f"part without text ({part.get('content_type')})"
             for part in parts
             if isinstance(part, dict) and not isinstance(part.get("text"), str)
         )
-        said = "\n".join(clean(text) for text in texts if clean(text))
+        said = "\n".join(clean_text(text) for text in texts if clean_text(text))
         text = _CITATION.sub("", said).strip()
         reason = "" if text else NO_TEXT
         if text:
@@ -278,10 +278,10 @@ def claude(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     Where messages name their parents, the branch with the newest end is read.
     """
     for value in map(fields, values):
-        nodes = _nodes(listed(value.get("chat_messages")))
+        nodes = _nodes(as_list(value.get("chat_messages")))
         current = word(value.get("current_leaf_message_uuid"))
         name = str(value.get("uuid") or "")
-        yield from _told(name, value, nodes, _say_claude, skipped, current=current)
+        yield from _conversation_from(name, value, nodes, _say_claude, skipped, current=current)
 
 
 def _say_claude(message: dict[str, Any], skipped: Reasons) -> tuple[str, str]:
@@ -289,13 +289,13 @@ def _say_claude(message: dict[str, Any], skipped: Reasons) -> tuple[str, str]:
     if role is None:
         skipped[f"{message.get('sender')} message"] += 1
         return "", ""
-    blocks = [fields(block) for block in listed(message.get("content")) if isinstance(block, dict)]
+    blocks = [fields(block) for block in as_list(message.get("content")) if isinstance(block, dict)]
     skipped.update(f"{block.get('type')} block" for block in blocks if block.get("type") != "text")
-    attached = [*listed(message.get("attachments")), *listed(message.get("files"))]
+    attached = [*as_list(message.get("attachments")), *as_list(message.get("files"))]
     if attached:
         skipped["attached file"] += len(attached)
-    texts = [clean(block.get("text")) for block in blocks if block.get("type") == "text"]
-    text = "\n".join(filter(None, texts)) or ("" if blocks else clean(message.get("text")))
+    texts = [clean_text(block.get("text")) for block in blocks if block.get("type") == "text"]
+    text = "\n".join(filter(None, texts)) or ("" if blocks else clean_text(message.get("text")))
     if not text:
         skipped[NO_TEXT] += 1
     return role, text
@@ -316,7 +316,9 @@ class _Talk(NamedTuple):
 
 def _read_talks(talks: Iterable[_Talk], skipped: Reasons) -> Iterator[Chat]:
     for talk in talks:
-        yield from _told(talk.name, talk.about, talk.nodes, _say, skipped, current=talk.current)
+        yield from _conversation_from(
+            talk.name, talk.about, talk.nodes, _say, skipped, current=talk.current
+        )
 
 
 def is_deepseek(value: Any) -> bool:
@@ -329,7 +331,9 @@ def is_deepseek(value: Any) -> bool:
 def deepseek(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     """Read ``conversations.json`` of DeepSeek."""
     objects = map(fields, values)
-    return _read_talks((_Talk(_name(each), each, _mapped(each)) for each in objects), skipped)
+    return _read_talks(
+        (_Talk(_name(each), each, _nodes_of_mapping(each)) for each in objects), skipped
+    )
 
 
 def is_openwebui(value: Any) -> bool:
@@ -347,20 +351,20 @@ def openwebui(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
 def _of_openwebui(value: dict[str, Any]) -> _Talk:
     chat = fields(value.get("chat"))
     history = fields(chat.get("history"))
-    messages = fields(history.get("messages")).values() or listed(chat.get("messages"))
+    messages = fields(history.get("messages")).values() or as_list(chat.get("messages"))
     return _Talk(_name(value), {**chat, **value}, _nodes(messages), word(history.get("currentId")))
 
 
 def is_librechat(value: Any) -> bool:
     """Whether it is a conversation of LibreChat."""
-    messages = listed(fields(value).get("messages"))
+    messages = as_list(fields(value).get("messages"))
     return any(isinstance(fields(each).get("isCreatedByUser"), bool) for each in messages)
 
 
 def librechat(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     """Read exported conversations of LibreChat, also those whose messages hold their answers."""
     objects = map(fields, values)
-    talks = (_Talk(_name(each), each, _flat(listed(each.get("messages")))) for each in objects)
+    talks = (_Talk(_name(each), each, _flat(as_list(each.get("messages")))) for each in objects)
     return _read_talks(talks, skipped)
 
 
@@ -372,7 +376,7 @@ def _flat(messages: Sequence[Any]) -> list[Node]:
         above, message = left.pop()
         node = _node(message, len(nodes))
         nodes.append(node if above is None else node._replace(parent=above))
-        left += [(node.id, child) for child in reversed(listed(node.message.get("children")))]
+        left += [(node.id, child) for child in reversed(as_list(node.message.get("children")))]
     return nodes
 
 
@@ -388,7 +392,7 @@ def grok(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
 
 def _of_grok(value: dict[str, Any]) -> _Talk:
     about = fields(value.get("conversation"))
-    responses = [fields(each) for each in listed(value.get("responses"))]
+    responses = [fields(each) for each in as_list(value.get("responses"))]
     nodes = _nodes(fields(each.get("response")) or each for each in responses)
     return _Talk(_name(about), about, nodes, word(about.get("leaf_response_id")))
 
@@ -400,7 +404,7 @@ def is_sharegpt(value: Any) -> bool:
 
 
 def _turns(value: dict[str, Any]) -> list[Any]:
-    return listed(value.get("conversations")) or listed(value.get("items"))
+    return as_list(value.get("conversations")) or as_list(value.get("items"))
 
 
 def sharegpt(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
@@ -414,14 +418,14 @@ def sharegpt(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
 def is_gemini_cli(value: Any) -> bool:
     """Whether it is a session of Gemini CLI."""
     session = fields(value)
-    kinds = {word(fields(each).get("type")) for each in listed(session.get("messages"))}
+    kinds = {word(fields(each).get("type")) for each in as_list(session.get("messages"))}
     return "sessionId" in session and not kinds.isdisjoint(("user", "gemini"))
 
 
 def gemini_cli(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     """Read saved sessions of Gemini CLI."""
     objects = map(fields, values)
-    talks = (_Talk(_name(each), each, _nodes(listed(each.get("messages")))) for each in objects)
+    talks = (_Talk(_name(each), each, _nodes(as_list(each.get("messages")))) for each in objects)
     return _read_talks(talks, skipped)
 
 
@@ -456,7 +460,7 @@ def claude_code(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
         main = [node for node in nodes if not node.message.get("isSidechain")]
         if len(main) < len(nodes):
             skipped["message of a sub-agent"] += len(nodes) - len(main)
-        yield from _told(name, {}, main, _say_claude_code, skipped)
+        yield from _conversation_from(name, {}, main, _say_claude_code, skipped)
 
 
 def _say_claude_code(line: dict[str, Any], skipped: Reasons) -> tuple[str, str]:
@@ -486,7 +490,7 @@ _BLOCKS = frozenset("p div br li ul ol tr table pre blockquote h1 h2 h3 h4 h5 h6
 def is_gemini(value: Any) -> bool:
     """Whether it is an activity in Gemini."""
     entry = fields(value)
-    names = [entry.get("header"), *listed(entry.get("products"))]
+    names = [entry.get("header"), *as_list(entry.get("products"))]
     gemini = any(isinstance(name, str) and re.search("Gemini|Bard", name) for name in names)
     return gemini and isinstance(entry.get("title"), str) and "time" in entry
 
@@ -499,7 +503,7 @@ def gemini(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
             skipped["activity of another product"] += 1
             continue
         title = value["title"]
-        answers = [fields(item).get("html") for item in listed(value.get("safeHtmlItem"))]
+        answers = [fields(item).get("html") for item in as_list(value.get("safeHtmlItem"))]
         answer = "\n".join(_text_of_html(html) for html in answers if isinstance(html, str))
         if _NO_PROMPT.match(title) or not (_VERB.match(title) or answer):
             skipped[f"activity that is no prompt ({title.split(' ')[0]})"] += 1
@@ -514,7 +518,7 @@ def gemini(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
         if time is None:
             skipped["activity without a time"] += 1
             continue
-        said = [(USER, clean(_VERB.sub("", title, count=1))), (ASSISTANT, clean(answer))]
+        said = [(USER, clean_text(_VERB.sub("", title, count=1))), (ASSISTANT, clean_text(answer))]
         told = [
             Utterance(role, text, time=time, id=f"{place} {role}") for role, text in said if text
         ]
@@ -523,7 +527,7 @@ def gemini(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
             for role, text in said
             if not text
         )
-        links = [fields(each).get("url") for each in listed(value.get("details"))]
+        links = [fields(each).get("url") for each in as_list(value.get("details"))]
         known = _GEMINI_ID.search(" ".join(map(str, [value.get("titleUrl"), *links])))
         if told:
             yield Chat(known[1] if known else "activity", tuple(told))
@@ -589,18 +593,18 @@ _USERS = ("user_id", "userId", "userID")
 
 def is_messages(value: Any) -> bool:
     """Whether it is a message, or a list of messages, or an object with one."""
-    if _listed_in(value) is not None:
+    if _messages_in(value) is not None:
         return True
     message = fields(value)
     return isinstance(message.get("role"), str) and any(key in message for key in _TEXTS)
 
 
-def _listed_in(value: Any) -> list[Any] | None:
+def _messages_in(value: Any) -> list[Any] | None:
     """Return the messages of a list, or of the object that holds it; None if there are none."""
     about = fields(value)
     for messages in [value, *(about.get(key) for key in _LISTS)]:
-        if any(isinstance(fields(each).get("role"), str) for each in listed(messages)):
-            return listed(messages)
+        if any(isinstance(fields(each).get("role"), str) for each in as_list(messages)):
+            return as_list(messages)
     return None
 
 
@@ -610,7 +614,7 @@ def messages(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
     """
     alone: dict[str, list[Node]] = {}
     for value in values:
-        inside = _listed_in(value)
+        inside = _messages_in(value)
         if inside is not None:
             yield from _by_conversation(fields(value), inside, skipped)
         elif is_messages(value) or not fields(value):
@@ -662,7 +666,7 @@ def _by_owner(
     if not by_owner:
         skipped[NO_MESSAGES] += 1
     for owner, own in by_owner.items():
-        for chat in _told(name, about, own, _say, skipped):
+        for chat in _conversation_from(name, about, own, _say, skipped):
             yield chat._replace(owner=owner)
 
 
@@ -681,9 +685,11 @@ def locomo(values: Iterable[Any], skipped: Reasons) -> Iterator[Chat]:
         told: list[Utterance] = []
         for number, turns, date in numbered_sessions(talk):
             time = time_of(date)
-            for place, turn in enumerate(map(fields, listed(turns)), start=1):
-                text = with_caption(clean(turn.get("text")), clean(turn.get("blip_caption")))
-                speaker = clean(turn.get("speaker"))
+            for place, turn in enumerate(map(fields, as_list(turns)), start=1):
+                text = with_caption(
+                    clean_text(turn.get("text")), clean_text(turn.get("blip_caption"))
+                )
+                speaker = clean_text(turn.get("speaker"))
                 name = str(turn.get("dia_id") or f"D{number}:{place}")
                 if text and speaker:
                     told.append(Utterance(USER, text, speaker, time, name))

@@ -66,7 +66,7 @@ class Kind(NamedTuple):
 
 
 # In the order in which they are tried.
-KINDS: Mapping[str, Kind] = {
+EXPORT_KINDS: Mapping[str, Kind] = {
     "chatgpt": Kind("objects with 'mapping' (conversations.json)", chats.is_chatgpt, chats.chatgpt),
     "claude": Kind("objects with 'chat_messages'", chats.is_claude, chats.claude),
     "claude-memories": Kind(
@@ -119,10 +119,10 @@ class Export:
     """
 
     def __init__(self, path: Path, kind: str | None = None) -> None:
-        if kind is not None and kind not in KINDS:
+        if kind is not None and kind not in EXPORT_KINDS:
             raise InputError(
                 f"kind {kind!r}",
-                expected=f"one of {', '.join(KINDS)}",
+                expected=f"one of {', '.join(EXPORT_KINDS)}",
             )
         self.path = path
         self.name = path.stem
@@ -132,7 +132,7 @@ class Export:
         self.kind = self._found(kind)
 
     def __iter__(self) -> Iterator[Item]:
-        kind = KINDS[self.kind]
+        kind = EXPORT_KINDS[self.kind]
         try:
             for file in chain(self._begun, self._files):
                 if not any(map(kind.fits, file.first)):
@@ -145,18 +145,20 @@ class Export:
 
     def _found(self, kind: str | None) -> str:
         """Read the begin of the files up to the first one of a kind; return the kind."""
-        wanted = KINDS if kind is None else [kind]
+        wanted = EXPORT_KINDS if kind is None else [kind]
         for file in self._files:
             self._begun.append(file)
             for name in wanted:
-                if any(map(KINDS[name].fits, file.first)):
+                if any(map(EXPORT_KINDS[name].fits, file.first)):
                     return name
-        looked = "; ".join(f"{name}: {KINDS[name].looks}" for name in wanted)
+        looked = "; ".join(f"{name}: {EXPORT_KINDS[name].looks}" for name in wanted)
         first = self._begun[0].first if self._begun else []
         of_journal = any(isinstance(value, dict) and "format" in value for value in first[:1])
         other = "what memalpha journal export wrote: memalpha journal import STORE FILE"
         raise InputError(
-            f"{self.path} holds {_shown(first)}", expected=looked, fix=other if of_journal else ""
+            f"{self.path} holds {_show_beginning(first)}",
+            expected=looked,
+            fix=other if of_journal else "",
         )
 
     def _opened(self) -> Iterator[_File]:
@@ -191,7 +193,9 @@ class Export:
 
     def _unwrapped(self, value: Any) -> Iterator[Any]:
         """Yield the elements of the lists in an object, or the value itself."""
-        is_object = isinstance(value, dict) and not any(kind.fits(value) for kind in KINDS.values())
+        is_object = isinstance(value, dict) and not any(
+            kind.fits(value) for kind in EXPORT_KINDS.values()
+        )
         lists = [value[name] for name in _LISTS if name in value] if is_object else []
         lists = [each for each in lists if isinstance(each, list | dict)]
         if not lists:
@@ -220,7 +224,7 @@ _UNREADABLE = (
 )
 
 
-def _shown(first: list[Any]) -> str:
+def _show_beginning(first: list[Any]) -> str:
     if not first:
         return "nothing"
     value = first[0]
@@ -237,7 +241,7 @@ def _streams(path: Path, skipped: Reasons) -> Iterator[tuple[str, IO[bytes]]]:
         files = sorted(each for each in path.rglob("*") if each.is_file())
         links = {str(each.relative_to(path)) for each in files if each.is_symlink()}
         names = [str(each.relative_to(path)) for each in files]
-        for name in _wanted(path, names, links, skipped):
+        for name in _files_to_read(path, names, links, skipped):
             with (path / name).open("rb") as stream:
                 yield name, stream
     elif zipfile.is_zipfile(path):
@@ -246,7 +250,7 @@ def _streams(path: Path, skipped: Reasons) -> Iterator[tuple[str, IO[bytes]]]:
             links = {
                 name for name, each in members.items() if stat.S_ISLNK(each.external_attr >> 16)
             }
-            wanted = _wanted(path, list(members), links, skipped)
+            wanted = _files_to_read(path, list(members), links, skipped)
             _check_size(path, [members[name] for name in wanted])
             for name in wanted:
                 with archive.open(name) as stream:
@@ -256,7 +260,7 @@ def _streams(path: Path, skipped: Reasons) -> Iterator[tuple[str, IO[bytes]]]:
             yield "", stream
 
 
-def _wanted(path: Path, names: list[str], links: set[str], skipped: Reasons) -> list[str]:
+def _files_to_read(path: Path, names: list[str], links: set[str], skipped: Reasons) -> list[str]:
     """Return the names of the files to read, in order; count the others."""
     if links:
         skipped["link to another file"] += len(links)

@@ -79,7 +79,7 @@ class Chat(NamedTuple):
     owner: str = ""
 
 
-class Remembered(NamedTuple):
+class ForeignEntry(NamedTuple):
     """One entry of another memory; ``id`` and ``owner`` as in ``Chat``, ``time`` in ISO 8601,
     ``metadata`` as in ``Entry``.
     """
@@ -91,7 +91,7 @@ class Remembered(NamedTuple):
     metadata: str | None = None
 
 
-Item = Chat | Remembered
+Item = Chat | ForeignEntry
 
 
 def fields(value: Any) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def fields(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def listed(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     """Return a list of JSON; empty for anything else."""
     return value if isinstance(value, list) else []
 
@@ -109,7 +109,7 @@ def word(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def clean(text: object) -> str:
+def clean_text(text: object) -> str:
     """Return a text without white space around and without NUL, that UTF-8 can hold; empty for
     anything else.
     """
@@ -258,7 +258,7 @@ def _with_clock(date: datetime, clock: re.Match[str], offset: timedelta | None) 
     return None
 
 
-def in_order(utterances: Sequence[Utterance]) -> list[Utterance]:
+def in_time_order(utterances: Sequence[Utterance]) -> list[Utterance]:
     """Return what was said in a conversation without a tree, oldest first.
 
     In a list that is newest first, of what has one time a user speaks before the assistant.
@@ -288,7 +288,7 @@ def _moment_of(utterance: Utterance) -> float:
     return known.timestamp() if known else 0.0
 
 
-def dated(utterances: Iterable[Utterance], start: str | None) -> Iterator[Utterance]:
+def with_times(utterances: Iterable[Utterance], start: str | None) -> Iterator[Utterance]:
     """Yield utterances, those without a time with that of the one before, or else ``start``."""
     time = start
     for utterance in utterances:

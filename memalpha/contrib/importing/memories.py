@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from memalpha.contrib.importing.items import (
+    ForeignEntry,
     Reasons,
-    Remembered,
-    clean,
+    clean_text,
     fields,
     owner_of,
     time_in,
@@ -48,10 +48,10 @@ def _mem0_text(entry: dict[str, Any]) -> str:
         entry.get("content"),
         fields(entry.get("payload")).get("data"),
     )
-    return next(filter(None, map(clean, texts)), "")
+    return next(filter(None, map(clean_text, texts)), "")
 
 
-def mem0(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
+def mem0(values: Iterable[Any], skipped: Reasons) -> Iterator[ForeignEntry]:
     """Read memories of Mem0, with the time when they were last written."""
     for value in map(fields, values):
         about = {**fields(value.get("metadata")), **fields(value.get("payload")), **value}
@@ -62,7 +62,7 @@ def mem0(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
         else:
             time = time_in(about, updated=True, skipped=skipped) or None
             kept = _mem0_about(value)
-            yield Remembered(str(value.get("id") or ""), text, time, owner_of(about), kept)
+            yield ForeignEntry(str(value.get("id") or ""), text, time, owner_of(about), kept)
 
 
 def _mem0_about(value: dict[str, Any]) -> str | None:
@@ -78,7 +78,9 @@ def _mem0_about(value: dict[str, Any]) -> str | None:
     }
     given = {name: each for name, each in kept.items() if each}
     # without what is no Unicode text
-    return json.dumps(json.loads(clean(json.dumps(given, ensure_ascii=False)))) if given else None
+    return (
+        json.dumps(json.loads(clean_text(json.dumps(given, ensure_ascii=False)))) if given else None
+    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -94,18 +96,18 @@ def _memos_entry(value: Any) -> dict[str, Any]:
     return {**fields(value), **fields(fields(value).get("payload"))}
 
 
-def memos(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
+def memos(values: Iterable[Any], skipped: Reasons) -> Iterator[ForeignEntry]:
     """Read entries of MemOS, with the time that they are about, else when they were written."""
     for value in values:
         entry = _memos_entry(value)
         about = {**entry, **fields(entry.get("metadata"))}
-        text = clean(entry.get("memory") or entry.get("memory_value"))
+        text = clean_text(entry.get("memory") or entry.get("memory_value"))
         status = word(about.get("status")) or "activated"
         if status in _GONE or not text:
             skipped[f"entry that is {status}" if text else EMPTY] += 1
         else:
             time = time_of(about.get("memory_time")) or time_in(about, updated=True)
-            yield Remembered(str(entry.get("id") or ""), text, time or None, owner_of(about))
+            yield ForeignEntry(str(entry.get("id") or ""), text, time or None, owner_of(about))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -115,10 +117,10 @@ def is_langmem(value: Any) -> bool:
     return {"namespace", "key", "value"} <= fields(value).keys()
 
 
-def langmem(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
+def langmem(values: Iterable[Any], skipped: Reasons) -> Iterator[ForeignEntry]:
     """Read items of a store; of a value without ``content``, its fields as ``name: value``."""
     for value in map(fields, values):
-        text = _said(value.get("value"))
+        text = _as_text(value.get("value"))
         if not text:
             skipped[EMPTY] += 1
             continue
@@ -126,20 +128,22 @@ def langmem(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
         parts = namespace if isinstance(namespace, list) else [namespace]
         owner = "/".join(map(str, parts))
         time = time_in(value, updated=True, skipped=skipped) or None
-        yield Remembered(f"{owner}/{value.get('key')}", text, time, owner)
+        yield ForeignEntry(f"{owner}/{value.get('key')}", text, time, owner)
 
 
-def _said(value: Any) -> str:
+def _as_text(value: Any) -> str:
     about = fields(value)
     for key in ("content", "text", "memory"):
         if key in about:
-            return _said(about[key])
+            return _as_text(about[key])
     if about:
-        said = [(name, _said(each)) for name, each in about.items()]
+        said = [(name, _as_text(each)) for name, each in about.items()]
         return "; ".join(f"{name}: {text}" for name, text in said if text)
     if isinstance(value, list):
-        return ", ".join(filter(None, map(_said, value)))
-    return clean(value if isinstance(value, str) else "" if value in (None, {}) else str(value))
+        return ", ".join(filter(None, map(_as_text, value)))
+    return clean_text(
+        value if isinstance(value, str) else "" if value in (None, {}) else str(value)
+    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -153,20 +157,20 @@ def is_claude_memories(value: Any) -> bool:
     return not fields(value).keys().isdisjoint(("conversations_memory", "project_memories"))
 
 
-def claude_memories(values: Iterable[Any], skipped: Reasons) -> Iterator[Remembered]:
+def claude_memories(values: Iterable[Any], skipped: Reasons) -> Iterator[ForeignEntry]:
     """Read ``memories.json`` of Claude: an entry for each paragraph, or its sentences."""
     for value in map(fields, values):
         texts = [value.get("conversations_memory")]
         texts += fields(value.get("project_memories")).values()
-        if not any(map(clean, texts)):
+        if not any(map(clean_text, texts)):
             skipped[EMPTY] += 1
-        for text in filter(None, map(clean, texts)):
-            for note in units(text, _NOTE_TOKENS, _estimated, labels=()):
+        for text in filter(None, map(clean_text, texts)):
+            for note in units(text, _NOTE_TOKENS, _estimate_tokens, labels=()):
                 if _TITLE.fullmatch(note):
                     skipped["title without text"] += 1
                 else:
-                    yield Remembered(note, note, None, owner_of(value))
+                    yield ForeignEntry(note, note, None, owner_of(value))
 
 
-def _estimated(text: str) -> int:
+def _estimate_tokens(text: str) -> int:
     return len(text.encode()) // 4 + 1

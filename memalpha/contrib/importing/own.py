@@ -22,7 +22,7 @@ from memalpha.contrib.importing.exports import Export
 from memalpha.contrib.importing.items import Chat
 from memalpha.conversation.messages import Utterance
 from memalpha.data.chunks import Session, Turn, dialogue_chunks
-from memalpha.data.source import Draft, Loaded, Skipped, Source, TextOptions
+from memalpha.data.source import Draft, Loaded, SkippedItem, Source, TextOptions
 from memalpha.errors import InputError
 from memalpha.files import path_of
 from memalpha.qa.metrics import contains, words
@@ -30,7 +30,7 @@ from memalpha.speakers import speaker_labels
 from memalpha.types import Chunk, Question, Span, TokenCounter
 from memalpha.units import sentences
 
-MASK = "___"
+VALUE_MASK = "___"
 ASK = "What stood in the gap? {}"
 _MONTH = "January February March April May June July August September October November December"
 _MONTHS = "|".join(month[:3] + f"(?:{month[3:]})?" for month in _MONTH.split())
@@ -61,7 +61,7 @@ class OwnOptions(TextOptions):
     split: Literal["train", "test", "all"] = "train"
 
 
-class _Masked(NamedTuple):
+class _MaskedSentence(NamedTuple):
     """A sentence with one value masked."""
 
     sentence: str
@@ -87,7 +87,7 @@ def read_notes(folder: Path) -> list[Session]:
     return sorted(notes, key=attrgetter("time"))
 
 
-def read_chats(path: Path) -> tuple[list[Session], list[Skipped]]:
+def read_chats(path: Path) -> tuple[list[Session], list[SkippedItem]]:
     """Return a session for each conversation and day of an export, in order of days, and what was
     not read. InputError if it is no export of chats.
     """
@@ -103,7 +103,7 @@ def read_chats(path: Path) -> tuple[list[Session], list[Skipped]]:
         Session([Turn(said.label, said.quoted) for said in told], "Chat", day)
         for (day, _), told in sorted(days.items())
     ]
-    skipped = [Skipped(reason, questions=0) for reason in export.skipped.elements()]
+    skipped = [SkippedItem(reason, questions=0) for reason in export.skipped.elements()]
     return sessions, skipped
 
 
@@ -120,7 +120,7 @@ def _note(file: Path, name: Path) -> Session:
 
 # ------------------------------------------------------------------------------------------------
 # what is masked
-def _spoken(chunk: Chunk) -> Iterator[tuple[str, str]]:
+def _sentences_of(chunk: Chunk) -> Iterator[tuple[str, str]]:
     """Yield the sentences of a chunk, each after the label of its speaker, if anybody speaks."""
     labels = speaker_labels(chunk.text)
     for span in sentences(chunk.text):
@@ -142,14 +142,14 @@ def _values(sentence: str) -> Iterator[tuple[str, Span]]:
                 yield kind, span
 
 
-def masked(chunks: Sequence[Chunk], least_words: int) -> list[_Masked]:
+def mask_values(chunks: Sequence[Chunk], least_words: int) -> list[_MaskedSentence]:
     """Return every sentence of the chunks with one value masked that it does not give away."""
     found = []
     for index, chunk in enumerate(chunks):
-        for label, sentence in _spoken(chunk):
+        for label, sentence in _sentences_of(chunk):
             for kind, (start, end) in _values(sentence):
-                frame = f"{label} {sentence[:start]}{MASK}{sentence[end:]}".strip()
-                each = _Masked(sentence, frame, sentence[start:end], kind, index)
+                frame = f"{label} {sentence[:start]}{VALUE_MASK}{sentence[end:]}".strip()
+                each = _MaskedSentence(sentence, frame, sentence[start:end], kind, index)
                 clear = len(each.words) >= least_words and not contains(frame, each.value)
                 if clear and not _NO_SENTENCE.search(sentence):
                     found.append(each)
@@ -162,12 +162,12 @@ def masked(chunks: Sequence[Chunk], least_words: int) -> list[_Masked]:
 
 # ------------------------------------------------------------------------------------------------
 # what is asked
-def questions_of(chunks: Sequence[Chunk], options: OwnOptions) -> Iterator[Question | Skipped]:
+def questions_of(chunks: Sequence[Chunk], options: OwnOptions) -> Iterator[Question | SkippedItem]:
     """Yield a question for each frame: its value, or of several the newest. Nothing of the last
     chunk alone is asked: no chunk comes after it.
     """
-    by_frame: dict[frozenset[str], list[_Masked]] = defaultdict(list)
-    for each in masked(chunks, options.least_words):
+    by_frame: dict[frozenset[str], list[_MaskedSentence]] = defaultdict(list)
+    for each in mask_values(chunks, options.least_words):
         by_frame[each.words].append(each)
     unclear = _alike(by_frame)
     for frame, said in by_frame.items():
@@ -175,11 +175,11 @@ def questions_of(chunks: Sequence[Chunk], options: OwnOptions) -> Iterator[Quest
         places = sorted({each.chunk for each in said if each.value == latest.value})
         older = [each for each in said if each.value != latest.value]
         if frame in unclear:
-            yield Skipped("masked: another sentence says nearly the same")
+            yield SkippedItem("masked: another sentence says nearly the same")
         elif places[0] == len(chunks) - 1 and not older:
-            yield Skipped("masked: in the last chunk")
+            yield SkippedItem("masked: in the last chunk")
         elif places[-1] <= max((each.chunk for each in older), default=-1):
-            yield Skipped("masked: two values in one chunk")
+            yield SkippedItem("masked: two values in one chunk")
         else:
             yield Question(
                 ASK.format(latest.frame),
@@ -191,7 +191,7 @@ def questions_of(chunks: Sequence[Chunk], options: OwnOptions) -> Iterator[Quest
             )
 
 
-def _alike(by_frame: Mapping[frozenset[str], Sequence[_Masked]]) -> set[frozenset[str]]:
+def _alike(by_frame: Mapping[frozenset[str], Sequence[_MaskedSentence]]) -> set[frozenset[str]]:
     """Return the frames that share four in five of their words with one of another sentence."""
     having: dict[str, list[frozenset[str]]] = defaultdict(list)
     for frame in by_frame:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from memalpha.contrib.importing.exports import Export
-from memalpha.contrib.importing.items import Chat, Reasons, Remembered, clean
+from memalpha.contrib.importing.items import Chat, ForeignEntry, Reasons, clean_text
 from memalpha.conversation.messages import Utterance, joined_messages
 from memalpha.errors import InputError, JournalConflictError
 from memalpha.memory.memory import Memory
@@ -42,8 +42,10 @@ from memalpha.units import UNIT_TOKENS, units
 if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent
 
-WRITER = "memalpha import"  # the agent in the origin of what no model wrote
-_LEAVER = f"{WRITER}, other branch"  # in that of what deletes the lines of a branch that was left
+IMPORT_AGENT = "memalpha import"  # the agent in the origin of what no model wrote
+_LEAVER = (
+    f"{IMPORT_AGENT}, other branch"  # in that of what deletes the lines of a branch that was left
+)
 BATCH = 300  # messages of one transaction
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _LONGEST_ID = 60  # characters
@@ -58,7 +60,7 @@ _NOT_ASKED = "message or entry of another user"
 _SHOWN_USERS = 20
 
 
-class Sourced(NamedTuple):
+class SourcedItem(NamedTuple):
     """A message or an entry to import; ``source`` names it in the journal: kind, conversation,
     message. ``named``: its conversation, or the entry, has an id.
     """
@@ -67,12 +69,12 @@ class Sourced(NamedTuple):
     digest: str
     moment: datetime  # by which imports are ordered: not before that of the message before it
     conversation: str
-    what: Utterance | Remembered
+    what: Utterance | ForeignEntry
     named: bool = True
 
 
 @dataclass
-class Found:
+class ImportPlan:
     """What a file holds, in order; ``skipped`` counts what it holds and is not read.
 
     ``by_place``: some of it has no id, and is known by the name of the file and its place there.
@@ -82,8 +84,8 @@ class Found:
 
     kind: str
     conversations: int
-    messages: list[Sourced]
-    entries: list[Sourced]
+    messages: list[SourcedItem]
+    entries: list[SourcedItem]
     skipped: Reasons
     by_place: bool = False
     left: tuple[str, ...] = ()
@@ -109,7 +111,7 @@ class Found:
 
 
 @dataclass
-class Imported:
+class ImportReport:
     """What an import did, in messages and entries.
 
     ``left``: lines that it deleted, since their message is no longer shown. ``changed``: messages
@@ -133,7 +135,7 @@ def go_on(done: int) -> bool:
     return True
 
 
-def check_found(path: Path, found: Found, report: Imported | None = None) -> None:
+def check_found(path: Path, found: ImportPlan, report: ImportReport | None = None) -> None:
     """Raise InputError, with the reasons, if nothing of a file is read and nothing of it was read
     before.
     """
@@ -153,7 +155,7 @@ def estimate_tokens(text: str) -> int:
     return len(text.encode()) // 4 + 1
 
 
-def collect(export: Export, user: str = "", from_users: Collection[str] = ()) -> Found:
+def collect_items(export: Export, user: str = "", from_users: Collection[str] = ()) -> ImportPlan:
     """Return all messages and entries of a file, each once, those of a conversation in its order,
     and otherwise by date; those without a date first.
 
@@ -163,7 +165,7 @@ def collect(export: Export, user: str = "", from_users: Collection[str] = ()) ->
     conversations = set[str]()
     branched = set[str]()
     left: dict[str, None] = {}
-    by_digest: dict[str, Sourced] = {}
+    by_digest: dict[str, SourcedItem] = {}
     texts: defaultdict[str, dict[str, int]] = defaultdict(dict)  # of a source that several have
     owners: Counter[str] = Counter()
     skipped: Reasons = Counter()
@@ -192,15 +194,15 @@ def collect(export: Export, user: str = "", from_users: Collection[str] = ()) ->
             part = f"/{_short(what.id)}" if isinstance(what, Utterance) else ""
             source = f"{export.kind}/{name}{part}"
             named = bool(item.id)
-            message = Sourced(source, digest_of(source), time, name, what, named)
-            skipped[_AGAIN] += not _added(by_digest, texts, message)
+            message = SourcedItem(source, digest_of(source), time, name, what, named)
+            skipped[_AGAIN] += not _add_new(by_digest, texts, message)
     _check_owners(export, owners, user, from_users)
     ordered = sorted(by_digest.values(), key=attrgetter("moment"))
-    return Found(
+    return ImportPlan(
         export.kind,
         len(conversations),
         [each for each in ordered if isinstance(each.what, Utterance)],
-        [each for each in ordered if isinstance(each.what, Remembered)],
+        [each for each in ordered if isinstance(each.what, ForeignEntry)],
         export.skipped + skipped,
         nameless.total() > 0,
         tuple(source for source in left if digest_of(source) not in by_digest),
@@ -208,10 +210,10 @@ def collect(export: Export, user: str = "", from_users: Collection[str] = ()) ->
     )
 
 
-def _added(
-    by_digest: dict[str, Sourced],
+def _add_new(
+    by_digest: dict[str, SourcedItem],
     texts: defaultdict[str, dict[str, int]],
-    message: Sourced,
+    message: SourcedItem,
 ) -> bool:
     """Add a message or an entry; return False if there is one of its source and its text.
 
@@ -221,7 +223,7 @@ def _added(
     other = by_digest.setdefault(message.digest, message)
     if other is message:
         return True
-    if isinstance(message.what, Remembered):
+    if isinstance(message.what, ForeignEntry):
         if other.moment < message.moment:
             by_digest[message.digest] = message
         return False
@@ -260,17 +262,17 @@ def _check_owners(
 
 
 def _short(name: str) -> str:
-    printable = re.sub(r"\s+", " ", clean(name)).strip()
+    printable = re.sub(r"\s+", " ", clean_text(name)).strip()
     return printable if len(printable) <= _LONGEST_ID else digest_of(printable)
 
 
 # ------------------------------------------------------------------------------------------------
 # without an agent
 def import_messages(
-    durable: DurableMemory, found: Found, *, section: str = "", progress: AfterBatch = go_on
-) -> Imported:
+    durable: DurableMemory, found: ImportPlan, *, section: str = "", progress: AfterBatch = go_on
+) -> ImportReport:
     """Put messages into the archive, and entries of another memory into a section."""
-    report = Imported(skipped=Counter(found.skipped))
+    report = ImportReport(skipped=Counter(found.skipped))
     write = partial(_write_entry, section=section_for(durable.schema, found.entries, section))
     _follow_branches(durable, found, report)
     _follow_changes(durable, found, report)
@@ -279,7 +281,7 @@ def import_messages(
     return report
 
 
-def section_for(schema: MemorySchema, entries: Sequence[Sourced], wanted: str = "") -> str:
+def section_for(schema: MemorySchema, entries: Sequence[SourcedItem], wanted: str = "") -> str:
     """Return the section of another memory's entries: the first list that keeps times, if they
     have any; else the first list. InputError if there is no list of the ``wanted`` name.
     """
@@ -296,9 +298,9 @@ def section_for(schema: MemorySchema, entries: Sequence[Sourced], wanted: str = 
 
 def _in_batches(
     durable: DurableMemory,
-    messages: Sequence[Sourced],
-    write: Callable[[Memory, Sourced], str],
-    report: Imported,
+    messages: Sequence[SourcedItem],
+    write: Callable[[Memory, SourcedItem], str],
+    report: ImportReport,
     progress: AfterBatch,
 ) -> None:
     done = report.read + report.there
@@ -308,18 +310,18 @@ def _in_batches(
         batch = messages[start : start + BATCH]
         done_with = []  # what a later import must not read again: forgotten, it would come back
         lost: Reasons = Counter()
-        with durable.writing(Origin(WRITER)) as memory:
+        with durable.writing(Origin(IMPORT_AGENT)) as memory:
             known = durable.sources()
             new = [each for each in batch if each.digest not in known]
             for message in new:
                 begun = _part_digest(message, 0) in known
                 reason = _BEGUN if begun else write(memory, message)
-                durable.sign(Origin(WRITER, message.source))
+                durable.sign(Origin(IMPORT_AGENT, message.source))
                 if reason:
                     lost[reason] += 1
                 if reason in ("", _SAID):
                     done_with.append(message.digest)
-            durable.note_read(Origin(WRITER), done_with)
+            durable.note_read(Origin(IMPORT_AGENT), done_with)
         report.read += len(new) - lost.total()
         report.there += len(batch) - len(new)
         report.skipped += lost
@@ -327,23 +329,23 @@ def _in_batches(
         report.stopped = not progress(done)
 
 
-def _write_lines(memory: Memory, message: Sourced) -> str:
+def _write_lines(memory: Memory, message: SourcedItem) -> str:
     text, labels = _utterance(message).labelled
     archive_chunk(memory, memory.clock, Chunk(text, message.what.time), (), labels)
     return ""
 
 
-def _utterance(message: Sourced) -> Utterance:
+def _utterance(message: SourcedItem) -> Utterance:
     assert isinstance(message.what, Utterance)
     return message.what
 
 
-def _write_entry(memory: Memory, message: Sourced, section: str) -> str:
+def _write_entry(memory: Memory, message: SourcedItem, section: str) -> str:
     """Insert an entry; return why it is not written, if it is not.
 
     It names its time, so that what is said of several days is an entry of each.
     """
-    if isinstance(message.what, Remembered):
+    if isinstance(message.what, ForeignEntry):
         memory.metadata = message.what.metadata
     time = message.what.time
     insert = Operation(OperationKind.INSERT, section, message.what.text, timestamp=time)
@@ -353,7 +355,7 @@ def _write_entry(memory: Memory, message: Sourced, section: str) -> str:
     return _SAID if result.ok else f"{_REFUSED}: {result.code}"
 
 
-def _follow_branches(durable: DurableMemory, found: Found, report: Imported) -> None:
+def _follow_branches(durable: DurableMemory, found: ImportPlan, report: ImportReport) -> None:
     """Delete the lines of messages that the file does not show any more, and write again those
     that it shows again. What a user forgot or took back is left as it is.
     """
@@ -377,21 +379,21 @@ def _follow_branches(durable: DurableMemory, found: Found, report: Imported) -> 
     lines: defaultdict[str, list[Event]] = defaultdict(list)
     for entry_id, event in last.items():
         lines[source_of.get(entry_id, "")].append(event)
-    gone = [(source, event) for source in left for event in lines[source] if _written(event)]
+    gone = [(source, event) for source in left for event in lines[source] if _is_there(event)]
     back = [each for source, each in again.items() if _all_left(lines[source])]
     if not gone and not back:
         return
-    with durable.writing(Origin(WRITER)) as memory:
+    with durable.writing(Origin(IMPORT_AGENT)) as memory:
         for source, event in gone:
             delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=event.entry)
             report.left += memory.apply(delete, chunk=memory.clock).changed
             durable.sign(Origin(_LEAVER, source))
         for message in back:
             _write_lines(memory, message)
-            durable.sign(Origin(WRITER, message.source))
+            durable.sign(Origin(IMPORT_AGENT, message.source))
 
 
-def _follow_changes(durable: DurableMemory, found: Found, report: Imported) -> None:
+def _follow_changes(durable: DurableMemory, found: ImportPlan, report: ImportReport) -> None:
     """Write again what has another text than an earlier import read. Only where what that import
     wrote is there as it wrote it: what a user, an agent or an audit has changed stays. What has no
     id may be of another file of that name, and what was written beside something that was forgotten
@@ -428,22 +430,22 @@ def _follow_changes(durable: DurableMemory, found: Found, report: Imported) -> N
     report.skipped += Counter({_ELSE: len(differ) - len(changed)})
     if not changed:
         return
-    with durable.writing(Origin(WRITER)) as memory:
+    with durable.writing(Origin(IMPORT_AGENT)) as memory:
         for message, there in changed:
             report.changed += _rewrite(durable, memory, message, there, report)
 
 
 def _is_of_import(event: Event) -> bool:
     """Whether what is there is as an import wrote it."""
-    return _written(event) and event.origin is not None and event.origin.agent == WRITER
+    return _is_there(event) and event.origin is not None and event.origin.agent == IMPORT_AGENT
 
 
-def _says_else(message: Sourced, there: Sequence[Event], count: TokenCounter) -> bool:
+def _says_else(message: SourcedItem, there: Sequence[Event], count: TokenCounter) -> bool:
     """Whether a message or an entry has another text than what was written of it, and is no older
     version of that.
     """
     written = [event.after for event in there if event.after]
-    if isinstance(message.what, Remembered):
+    if isinstance(message.what, ForeignEntry):
         entry = written[0]
         older = later(entry.timestamp, message.what.time)
         return not older and _plain(entry.content) != _plain(message.what.text)
@@ -459,14 +461,14 @@ def _says_else(message: Sourced, there: Sequence[Event], count: TokenCounter) ->
 def _rewrite(
     durable: DurableMemory,
     memory: Memory,
-    message: Sourced,
+    message: SourcedItem,
     there: Sequence[Event],
-    report: Imported,
+    report: ImportReport,
 ) -> bool:
     """Put the text of a message or an entry in the place of what was written of it; return whether
     it was done.
     """
-    if isinstance(message.what, Remembered):
+    if isinstance(message.what, ForeignEntry):
         memory.metadata = message.what.metadata
         before = memory.get(there[0].entry)
         update = Operation(
@@ -479,14 +481,14 @@ def _rewrite(
         result = memory.apply(update, chunk=memory.clock, time=message.what.time)
         if not result.ok:
             report.skipped[f"{_REFUSED}: {result.code}"] += 1
-        durable.sign(Origin(WRITER, message.source))
+        durable.sign(Origin(IMPORT_AGENT, message.source))
         return result.changed
     for event in there:
         delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=event.entry)
         memory.apply(delete, chunk=memory.clock)
     durable.sign(Origin(_LEAVER, message.source))
     _write_lines(memory, message)
-    durable.sign(Origin(WRITER, message.source))
+    durable.sign(Origin(IMPORT_AGENT, message.source))
     return True
 
 
@@ -504,7 +506,7 @@ def _without(text: str, said: Iterable[str]) -> str:
     return text
 
 
-def _written(event: Event) -> bool:
+def _is_there(event: Event) -> bool:
     """Whether a line is there, and no undo has brought it back."""
     return event.after is not None and event.kind is RecordKind.APPLY
 
@@ -522,20 +524,20 @@ def _all_left(lines: Sequence[Event]) -> bool:
 class _Part(NamedTuple):
     """A piece of a message that fits a chunk; the last one stands for the message."""
 
-    message: Sourced
+    message: SourcedItem
     place: int
     digest: str
     text: str
 
 
-def read_with(
+def import_with_agent(
     agent: MemoryAgent,
     namespace: Namespace,
-    found: Found,
+    found: ImportPlan,
     *,
     section: str = "",
     progress: AfterBatch = go_on,
-) -> Imported:
+) -> ImportReport:
     """Let an agent read messages, in chunks of one conversation and day; entries of another memory
     are inserted without it.
 
@@ -571,21 +573,21 @@ def read_with(
     return report
 
 
-def _days(messages: Iterable[Sourced]) -> list[list[Sourced]]:
+def _days(messages: Iterable[SourcedItem]) -> list[list[SourcedItem]]:
     """Return the messages of each conversation and day, in the order of their first ones."""
-    groups: dict[tuple[str, str], list[Sourced]] = {}
+    groups: dict[tuple[str, str], list[SourcedItem]] = {}
     for message in messages:
         day = (message.what.time or "")[: len("2024-03-05")]
         groups.setdefault((message.conversation, day), []).append(message)
     return list(groups.values())
 
 
-def _part_digest(message: Sourced, place: int) -> str:
+def _part_digest(message: SourcedItem, place: int) -> str:
     return digest_of(f"{message.source}#{place}")
 
 
 def _chunks(
-    agent: MemoryAgent, messages: Sequence[Sourced], known: set[str]
+    agent: MemoryAgent, messages: Sequence[SourcedItem], known: set[str]
 ) -> Iterator[tuple[Chunk, list[_Part]]]:
     """Yield chunks of what is not read yet, and the parts that they are made of."""
     limit = agent.step.config.max_chunk_tokens
@@ -660,7 +662,7 @@ class _Lines:
                 fix="import again",
             )
 
-    def lost_of(self, message: Sourced, memory: Memory) -> bool:
+    def lost_of(self, message: SourcedItem, memory: Memory) -> bool:
         """Whether a message was archived, and something of it is no longer there."""
         if message.digest not in self._archived:
             return False

@@ -22,16 +22,16 @@ from memalpha.files import path_of
 _TELL_SECONDS = 10.0  # between two lines of progress
 
 if TYPE_CHECKING:
-    from memalpha.contrib.importing.run import AfterBatch, Found, Imported
+    from memalpha.contrib.importing.run import AfterBatch, ImportPlan, ImportReport
     from memalpha.store.journal import Namespace
 
 
-def add_verbs(app: Typer) -> None:
+def add_import_verb(app: Typer) -> None:
     """Add ``import`` to the command line."""
-    app.command("import")(import_file)
+    app.command("import")(import_export)
 
 
-def import_file(
+def import_export(
     file: Annotated[
         str, Argument(metavar="FILE", help="an export: JSON, JSON Lines, a zip, or its folder")
     ],
@@ -80,7 +80,7 @@ def import_file(
     from memalpha.contrib.importing.exports import Export
     from memalpha.contrib.importing.run import (
         check_found,
-        collect,
+        collect_items,
         estimate_tokens,
         import_messages,
     )
@@ -93,7 +93,7 @@ def import_file(
         raise InputError(f"no file {file!r}", expected="an export")
     start = monotonic()
     gc.disable()  # what is made stays, and to look through it again and again takes a third more
-    found = collect(Export(path, kind), user, from_user or ())
+    found = collect_items(Export(path, kind), user, from_user or ())
     check_found(path, found)
     if dry_run:
         _show_plan(found, _count_read(store, whose, found, key_file, wait), as_json)
@@ -110,7 +110,9 @@ def import_file(
                 raise InputError(
                     "a schema beside an adapter", expected="one of the two: it has its own"
                 )
-            report = _read_with(adapter, store, whose, found, section, read_key(key_file), progress)
+            report = _import_with_agent(
+                adapter, store, whose, found, section, read_key(key_file), progress
+            )
         else:
             with (
                 open_store(
@@ -135,23 +137,23 @@ def import_file(
         )
 
 
-def _read_with(
+def _import_with_agent(
     adapter: str,
     store: str,
     whose: Namespace,
-    found: Found,
+    found: ImportPlan,
     section: str,
     key: bytes | None,
     progress: AfterBatch,
-) -> Imported:
-    from memalpha.contrib.importing.run import read_with
+) -> ImportReport:
+    from memalpha.contrib.importing.run import import_with_agent
     from memalpha.use.agent import MemoryAgent
 
     quiet_libraries()
     gc.freeze()  # what was collected; a model that reads for hours leaves garbage
     gc.enable()
     with MemoryAgent.load(adapter, store=store, key=key, reader="") as agent:
-        return read_with(agent, whose, found, section=section, progress=progress)
+        return import_with_agent(agent, whose, found, section=section, progress=progress)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -195,7 +197,7 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _count_read(
-    store: str, whose: Namespace, found: Found, key_file: str | None, wait: float
+    store: str, whose: Namespace, found: ImportPlan, key_file: str | None, wait: float
 ) -> int:
     """Return how much of a file earlier imports have read into the archive."""
     if "://" not in store and not Path(store).is_file():
@@ -208,7 +210,7 @@ def _count_read(
     return sum(each.digest in known for each in (*found.messages, *found.entries))
 
 
-def _show_plan(found: Found, there: int, as_json: bool) -> None:
+def _show_plan(found: ImportPlan, there: int, as_json: bool) -> None:
     first, last = found.times()
     roles = dict(found.speakers())
     about = {
@@ -225,12 +227,12 @@ def _show_plan(found: Found, there: int, as_json: bool) -> None:
     lines = [f"{found.kind}: {found.conversations} conversations, {len(found.entries)} entries"]
     lines += [f"  {count} messages of {role}" for role, count in roles.items()]
     lines += [f"  from {first} to {last}"] if first else []
-    lines += _undated(found)
+    lines += _lines_on_undated(found)
     lines += [f"  {there} of them were read before"] if there else []
     say(as_json, about, *lines, *_reasons(found.skipped), "nothing was written (--dry-run)")
 
 
-def _show(found: Found, report: Imported, seconds: float, as_json: bool) -> None:
+def _show(found: ImportPlan, report: ImportReport, seconds: float, as_json: bool) -> None:
     about = {
         "kind": found.kind,
         "read": report.read,
@@ -244,7 +246,7 @@ def _show(found: Found, report: Imported, seconds: float, as_json: bool) -> None
     }
     counts = f"{report.read} read, {report.there} read before"
     lines = [f"{found.kind}: {counts} ({seconds:.1f} s)", *_reasons(report.skipped)]
-    lines += _undated(found)
+    lines += _lines_on_undated(found)
     if report.left:
         lines.append(
             f"  deleted: {report.left} lines of messages that the file shows no more (edited, or"
@@ -263,7 +265,7 @@ def _show(found: Found, report: Imported, seconds: float, as_json: bool) -> None
     say(as_json, about, *lines)
 
 
-def _undated(found: Found) -> list[str]:
+def _lines_on_undated(found: ImportPlan) -> list[str]:
     return [f"  without a date: {found.undated}"] if found.undated else []
 
 

@@ -59,7 +59,7 @@ def seeds_of(seed: int, n: int) -> list[int]:
 
 
 @torch.no_grad()
-def collect(
+def collect_episodes(
     task: LiveTask, policies: Sequence[Policy], episodes: int, length: int, seeds: Sequence[int]
 ) -> Trajectories:
     """Take ``length`` (T) steps in each of ``episodes`` (N) fresh episodes, shared equally among
@@ -103,7 +103,7 @@ def _draw(
 
 
 @torch.no_grad()
-def replay(policy: Policy, old: Experience, max_ratio: float) -> Trajectories:
+def replay_episodes(policy: Policy, old: Experience, max_ratio: float) -> Trajectories:
     """Return old steps as one episode after the other, with a policy's own probabilities, values
     and truncated ratios.
     """
@@ -143,12 +143,12 @@ class MAPPO:
             seeds = seeds_of(collecting[0], many)
             drawn = [task.draw(episodes // many * length, own) for own in seeds]
             parts = [
-                replay(agent.policy, old, agent.options.max_ratio)
+                replay_episodes(agent.policy, old, agent.options.max_ratio)
                 for agent, old in zip(self.agents, drawn, strict=True)
             ]
         else:
             policies = [agent.policy for agent in self.agents]
-            steps = collect(task, policies, episodes, length, collecting)
+            steps = collect_episodes(task, policies, episodes, length, collecting)
             columns = [column.chunk(many, dim=1) for column in steps]
             parts = [Trajectories(*own) for own in zip(*columns, strict=True)]
         batches = [

@@ -155,7 +155,7 @@ class Checkpoint:
 
     def save(self, path: str | Path) -> None:
         """Write the file atomically, the digest of all of it in front."""
-        content = packed({item.name: getattr(self, item.name) for item in fields(self)})
+        content = pack_tensors({item.name: getattr(self, item.name) for item in fields(self)})
         with replacing(Path(path)) as temporary:
             temporary.write_bytes(hashlib.sha256(content).digest() + content)
 
@@ -177,7 +177,7 @@ class Checkpoint:
         try:
             if hashlib.sha256(content[32:]).digest() != content[:32]:
                 raise ValueError("it is damaged, or no checkpoint")
-            return cls(**unpacked(content[32:]))
+            return cls(**unpack_tensors(content[32:]))
         except _DAMAGE as error:
             raise InputError(
                 f"{file} cannot be read: {error}",
@@ -199,19 +199,19 @@ _DAMAGE = (
 )
 
 
-def packed(data: Any) -> bytes:
+def pack_tensors(data: Any) -> bytes:
     """Return tensors and plain data as bytes."""
     content = io.BytesIO()
     torch.save(data, content)
     return content.getvalue()
 
 
-def unpacked(content: bytes) -> Any:
-    """Return what was ``packed``, on the processor; runs no code that it names."""
+def unpack_tensors(content: bytes) -> Any:
+    """Return what was ``pack_tensors``, on the processor; runs no code that it names."""
     return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
-def plain(data: Any) -> Any:
+def as_plain_data(data: Any) -> Any:
     """Return data as plain dicts, lists and scalars."""
     return json.loads(json.dumps(data))
 
@@ -363,7 +363,7 @@ def ppo_losses(
     return total, {name: part.detach() for name, part in parts.items()}
 
 
-def normalised(values: Tensor) -> Tensor:
+def normalise_values(values: Tensor) -> Tensor:
     """Return values shifted to mean 0 and scaled to (biased) deviation 1."""
     return (values - values.mean()) / (values.std(correction=0) + 1e-8)
 
@@ -396,7 +396,7 @@ class PPOAgent:
         options = self.options
         generator = torch.Generator().manual_seed(seed)
         if options.normalise:
-            batch = batch._replace(advantages=normalised(batch.advantages))
+            batch = batch._replace(advantages=normalise_values(batch.advantages))
         rows: list[dict[str, float]] = []
         stop = {"stopped": 0.0}
         for _ in range(options.epochs):
@@ -438,7 +438,7 @@ def pack(agents: Sequence[PPOAgent]) -> list[JsonObject]:
         shape = {"shape": policy.shape._asdict(), "options": asdict(policy.options)}
         weights = {name: value.detach().clone() for name, value in policy.state_dict().items()}
         optimizer = agent.optimizer.state_dict()
-        members.append({"policy": plain(shape), "weights": weights, "optimizer": optimizer})
+        members.append({"policy": as_plain_data(shape), "weights": weights, "optimizer": optimizer})
     return members
 
 

@@ -13,9 +13,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
-from memalpha.config import Options, parse, read, read_yaml
+from memalpha.config import Options, make_options, parse, read_yaml
 from memalpha.contrib.router.learner import MAPPO, GroupOptions, LinUCB, MultiAgentGRPO
-from memalpha.contrib.router.policy import Checkpoint, NetworkOptions, PPOOptions, Shape, plain
+from memalpha.contrib.router.policy import (
+    Checkpoint,
+    NetworkOptions,
+    PPOOptions,
+    Shape,
+    as_plain_data,
+)
 from memalpha.contrib.router.selector import SelectorOptions, ToolSelector
 from memalpha.contrib.router.tasks import (
     EnvironmentOptions,
@@ -96,11 +102,13 @@ class RouterConfig(NamedTuple):
 
     def flat(self) -> JsonObject:
         """Return all options as one mapping, as in a file."""
-        return {name: value for group in self for name, value in plain(asdict(group)).items()}
+        return {
+            name: value for group in self for name, value in as_plain_data(asdict(group)).items()
+        }
 
 
 # as in ``RouterConfig``
-GROUPS: tuple[Any, ...] = (RouterOptions, NetworkOptions, PPOOptions, GroupOptions)
+ROUTER_GROUPS: tuple[Any, ...] = (RouterOptions, NetworkOptions, PPOOptions, GroupOptions)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RouterConfig:
@@ -108,7 +116,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RouterConfig
     fit.
     """
     return RouterConfig(
-        *parse(["--config", str(path), *overrides], GROUPS, "memalpha router train")
+        *parse(["--config", str(path), *overrides], ROUTER_GROUPS, "memalpha router train")
     )
 
 
@@ -120,12 +128,16 @@ def make_tasks(config: RouterConfig) -> tuple[Task, Task]:
     options = config.run.task_options
     held_out = {**options, **config.run.eval_options}
     if config.run.task == "synthetic":
-        train, test = (read(SyntheticOptions, given, what) for given in (options, held_out))
+        train, test = (make_options(SyntheticOptions, given, what) for given in (options, held_out))
         return SyntheticTask(train), SyntheticTask(test)
     if config.run.task == "environment":
-        own, other = (read(EnvironmentOptions, given, what) for given in (options, held_out))
+        own, other = (
+            make_options(EnvironmentOptions, given, what) for given in (options, held_out)
+        )
         return EnvironmentTask(own), EnvironmentTask(other)
-    return log_tasks(read(LogOptions, options, what), read(LogOptions, held_out, what))
+    return log_tasks(
+        make_options(LogOptions, options, what), make_options(LogOptions, held_out, what)
+    )
 
 
 def log_tasks(options: LogOptions, held_out: LogOptions) -> tuple[LogTask, LogTask]:
@@ -155,7 +167,7 @@ def make_learner(config: RouterConfig, shape: Shape) -> Learner:
     return MAPPO(shape, policy, ppo, run.seed)
 
 
-def fit(
+def fit_router(
     learner: Learner, task: Task, run: RouterOptions, first: int = 0
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """Train a learner; yields the number of updates taken and the metrics of the last one."""
@@ -165,7 +177,7 @@ def fit(
         yield index + 1, learner.update(task, run.envs, length, seed, 1 - index / run.updates)
 
 
-def measure(learner: Learner, task: Task, episodes: int, seed: int) -> JsonObject:
+def measure_router(learner: Learner, task: Task, episodes: int, seed: int) -> JsonObject:
     """Return the mean return of a learner's greedy choices on held-out episodes, and the best
     expected one where it is known.
     """
@@ -190,7 +202,7 @@ def measure(learner: Learner, task: Task, episodes: int, seed: int) -> JsonObjec
     return {**measured, "stderr": float(returns.std() / len(returns) ** 0.5)}
 
 
-def train(
+def train_policies(
     config: RouterConfig,
     output: str | Path,
     report: Report | None = None,
@@ -214,11 +226,11 @@ def train(
         first = _resume(folder, learner, options) if resume else 0
         folder.write_json("environment.json", environment())
         steps = run.updates * run.update_every
-        for updates, metrics in fit(learner, task, run, first):
+        for updates, metrics in fit_router(learner, task, run, first):
             taken = updates * run.update_every
             row = {"step": taken, **metrics}
             if run.eval_every and updates % run.eval_every == 0:
-                measured = measure(learner, held_out, run.eval_size, run.seed)
+                measured = measure_router(learner, held_out, run.eval_size, run.seed)
                 if "optimal" in measured:
                     row["fraction_of_optimal"] = measured["fraction_of_optimal"]
                 else:
@@ -240,7 +252,7 @@ def train(
             "steps": steps,
             "seconds": round(time.perf_counter() - started, 2),
             "cpu_seconds": round(time.process_time() - processor, 2),
-            **measure(learner, held_out, run.eval_size, run.seed),
+            **measure_router(learner, held_out, run.eval_size, run.seed),
         }
         folder.write_json("summary.json", summary)
     return summary
@@ -278,8 +290,8 @@ def read_tools(path: str | Path) -> tuple[dict[str, str], SelectorOptions]:
     """Return the tools of a YAML or JSON file, description by name, and the options beside them;
     InputError if they do not fit.
     """
-    file = read(_ToolFile, read_yaml(Path(path)), str(path))
-    return file.tools, read(SelectorOptions, file.options, f"the options of {path}")
+    file = make_options(_ToolFile, read_yaml(Path(path)), str(path))
+    return file.tools, make_options(SelectorOptions, file.options, f"the options of {path}")
 
 
 def open_selector(path: Path, tools: Mapping[str, str], options: SelectorOptions) -> ToolSelector:

@@ -32,12 +32,12 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from memalpha.config import Options, read
+from memalpha.config import Options, make_options
 from memalpha.contrib.router.learner import (
     GroupOptions,
     learn_as_group,
     make_agents,
-    replay,
+    replay_episodes,
     seeds_of,
 )
 from memalpha.contrib.router.policy import (
@@ -46,12 +46,12 @@ from memalpha.contrib.router.policy import (
     PPOAgent,
     PPOOptions,
     Shape,
+    as_plain_data,
     batch_of,
     pack,
-    packed,
-    plain,
+    pack_tensors,
     unpack,
-    unpacked,
+    unpack_tensors,
 )
 from memalpha.contrib.router.tasks import Experience
 from memalpha.errors import InputError
@@ -301,7 +301,7 @@ class ToolSelector:
         team = Experience(*(column.to(self.options.device) for column in _columns(ordered)))
         batches = []
         for agent in self._agents:
-            replayed = replay(agent.policy, team, agent.options.max_ratio)
+            replayed = replay_episodes(agent.policy, team, agent.options.max_ratio)
             batches.append(batch_of(replayed, agent.options))
         reports = learn_as_group(self._agents, self.options.group.relative_weights, batches, seed)
         self._members = b""
@@ -316,7 +316,7 @@ class ToolSelector:
         outcome, random state.
         """
         self._features("", "")
-        self._members = self._members or packed(pack(self._agents))
+        self._members = self._members or pack_tensors(pack(self._agents))
         state = {
             "members": torch.frombuffer(bytearray(self._members), dtype=torch.uint8),
             "generator": self._generator.get_state(),
@@ -331,7 +331,7 @@ class ToolSelector:
             updates=self.updates,
             steps=self._number,
             seed=self.options.seed,
-            config=plain(asdict(self.options)),
+            config=as_plain_data(asdict(self.options)),
             state=state,
             routes={"tools": dict(self.tools), "size": self._size},
         )
@@ -371,13 +371,13 @@ class ToolSelector:
             raise InputError(f"{path} was made by {checkpoint.learner!r}", expected="tool_selector")
         config = dict(checkpoint.config)
         config["device"] = device or config["device"]
-        selector = cls(read(SelectorOptions, config, f"the selector {path}"), **functions)
+        selector = cls(make_options(SelectorOptions, config, f"the selector {path}"), **functions)
         for name, description in checkpoint.routes["tools"].items():
             selector.register(name, description)
         selector._size = checkpoint.routes["size"]
         selector._features("", "")
         state = checkpoint.state
-        unpack(unpacked(state["members"].numpy().tobytes()), selector._agents)
+        unpack(unpack_tensors(state["members"].numpy().tobytes()), selector._agents)
         selector._generator.set_state(state["generator"])
         selector.updates = checkpoint.updates
         selector._number = checkpoint.steps
@@ -469,10 +469,10 @@ def _pack(steps: Iterable[_Step]) -> JsonObject:
     features = [step.features for step in steps]
     reached = [step.reached for step in steps if step.reached is not None]
     rest = [[*step[1:-1], step.reached is not None] for step in steps]
-    return {"features": _stacked(features), "reached": _stacked(reached), "rest": rest}
+    return {"features": _stack(features), "reached": _stack(reached), "rest": rest}
 
 
-def _stacked(rows: list[Tensor]) -> Tensor:
+def _stack(rows: list[Tensor]) -> Tensor:
     return torch.stack(rows) if rows else torch.zeros(0, 0)
 
 

@@ -14,7 +14,7 @@ from memalpha.types import JsonObject
 router = Typer(help="Train and measure a learned router, or select a tool.")
 
 
-def add_verbs(app: Typer) -> None:
+def add_router_verbs(app: Typer) -> None:
     """Add ``router`` to the command line."""
     app.add_typer(router, name="router")
 
@@ -40,10 +40,10 @@ def train_router(
 
     Makes: a run folder with metrics, checkpoint.pt and summary.json. All options: --options.
     """
-    from memalpha.contrib.router.run import GROUPS, load_config
-    from memalpha.contrib.router.run import train as run_training
+    from memalpha.contrib.router.run import ROUTER_GROUPS, load_config
+    from memalpha.contrib.router.run import train_policies as run_training
 
-    list_options(options, GROUPS)
+    list_options(options, ROUTER_GROUPS)
     if not config:
         raise InputError(
             "memalpha router train without --config",

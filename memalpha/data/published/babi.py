@@ -11,7 +11,7 @@ from pydantic import PositiveInt
 
 from memalpha.data.chunks import chunk_texts
 from memalpha.data.rows import Row, data_files, text_lines
-from memalpha.data.source import Draft, Skipped, Source, TextOptions, read_each
+from memalpha.data.source import Draft, SkippedItem, Source, TextOptions, read_each
 from memalpha.errors import InputError
 from memalpha.types import Question, TokenCounter
 
@@ -37,7 +37,7 @@ class _Line(NamedTuple):
 
 def _load_babi(
     source: str, options: BabiOptions, seed: int, count: TokenCounter
-) -> Iterator[Draft | Skipped]:
+) -> Iterator[Draft | SkippedItem]:
     """Load bAbI story by story; InputError if the input cannot be read."""
     files = data_files(source, "qa*.txt")
     splits = {path: "".join(_SPLIT.findall(path.name)[:1]) for path in files}
@@ -49,10 +49,10 @@ def _load_babi(
                 expected=f"one of {named}",
             )
         files = [path for path in files if splits[path] in ("", options.split)]
-        yield Skipped("files of other splits not read", questions=0)
+        yield SkippedItem("files of other splits not read", questions=0)
     stories = (story for path in files for story in _stories(path))
     for drafts in read_each(stories, _story, options, count):
-        yield from [drafts] if isinstance(drafts, Skipped) else drafts
+        yield from [drafts] if isinstance(drafts, SkippedItem) else drafts
 
 
 def _stories(path: Path) -> Iterator[tuple[str, list[Row]]]:

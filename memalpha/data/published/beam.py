@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memalpha.data.chunks import Session, Turn, dialogue_chunks
-from memalpha.data.rows import Row, iter_rows, path_exists, read_json
-from memalpha.data.source import Draft, Metric, Skipped, Source, TextOptions, read_each
+from memalpha.data.rows import Row, iter_rows, path_exists, read_document
+from memalpha.data.source import Draft, Metric, SkippedItem, Source, TextOptions, read_each
 from memalpha.errors import InputError
 from memalpha.qa.metrics import RUBRIC
 from memalpha.text.times import to_iso
@@ -45,7 +45,7 @@ class BeamOptions(TextOptions):
 
 def _load(
     source: str, options: BeamOptions, seed: int, count: TokenCounter
-) -> Iterator[Draft | Skipped]:
+) -> Iterator[Draft | SkippedItem]:
     is_folder = path_exists(source) and Path(source).is_dir()
     rows = _folder_rows(Path(source)) if is_folder else iter_rows(source, options.split)
     return read_each(rows, _chat, options, count)
@@ -67,8 +67,8 @@ def _folder_rows(folder: Path) -> Iterator[Row]:
         name = chat.resolve().name
         data = {
             "conversation_id": name,
-            "chat": read_json(chat / _CHAT).data,
-            "probing_questions": read_json(chat / _QUESTIONS).data,
+            "chat": read_document(chat / _CHAT).data,
+            "probing_questions": read_document(chat / _QUESTIONS).data,
         }
         yield Row(f"chat {name}", data)
 
@@ -100,7 +100,7 @@ def _chat(row: Row, options: BeamOptions, count: TokenCounter) -> Draft:
     asked = [(kind, item) for kind, items in abilities.items() for item in items.items()]
     name = row["conversation_id"].scalar() or row.where
     undated = any(session.time and to_iso(session.time) is None for session in sessions)
-    notes = [Skipped("sessions with a date that cannot be read", 0)] if undated else []
+    notes = [SkippedItem("sessions with a date that cannot be read", 0)] if undated else []
     return Draft(f"beam-{name}", "beam", dialogue.chunks, notes).ask(asked, question)
 
 

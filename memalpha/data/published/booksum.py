@@ -5,9 +5,9 @@ from typing import Literal
 
 from memalpha.data.published.shared import SUMMARISE, SummaryOptions, summary_question
 from memalpha.data.rows import Row
-from memalpha.data.source import Bounds, Draft, Skipped, Source, by_row
+from memalpha.data.source import Bounds, Draft, SkippedItem, Source, by_row
 from memalpha.types import Chunk, TokenCounter
-from memalpha.units import cut
+from memalpha.units import cut_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +20,13 @@ class BooksumOptions(SummaryOptions):
 
 
 def _booksum(row: Row, options: BooksumOptions, count: TokenCounter) -> Draft:
-    pieces = cut(row["chapter"].text(), options.chunk_tokens, count)
+    pieces = cut_text(row["chapter"].text(), options.chunk_tokens, count)
     summary = row["summary_text"].answers()
     asked = summary_question(SUMMARISE, summary, "summary", options.metric)
     if len(pieces) < options.chunks[0]:
-        asked = Skipped("too few chunks")
+        asked = SkippedItem("too few chunks")
     elif len(pieces) > options.chunks[1]:
-        asked = Skipped("too many chunks")
+        asked = SkippedItem("too many chunks")
     named = filter(None, (row[key].scalar() for key in ("bid", "book_id", "summary_id")))
     name = "-".join(["booksum", *named])
     name = f"booksum {row.where}" if name == "booksum" else name

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from memalpha.data.published.labelled import LabelledSet
-from memalpha.data.rows import Row, existing_file, read_json
+from memalpha.data.rows import Row, existing_file, read_document
 
 
 def _clinc(source: str, split: str) -> Iterator[Row]:
-    for name, pairs in read_json(existing_file(source)).fields().items():
+    for name, pairs in read_document(existing_file(source)).fields().items():
         for number, pair in enumerate(pairs.items()):
             data = pair.data
             if isinstance(data, list) and len(data) == 2:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from memalpha.data.chunks import chunked
+from memalpha.data.chunks import index_chunks
 from memalpha.data.published.shared import ASK_LABEL
 from memalpha.data.rows import Row, text_lines
 from memalpha.data.source import (
@@ -23,7 +23,7 @@ from memalpha.data.source import (
     CommonOptions,
     Draft,
     Metric,
-    Skipped,
+    SkippedItem,
     Source,
     read_each,
 )
@@ -64,14 +64,14 @@ def _read_pool(
     split: str,
     fits: Callable[[str], bool] = bool,
     held_out: Mapping[str, object] = {},
-) -> tuple[_Pool, list[Skipped]]:
+) -> tuple[_Pool, list[SkippedItem]]:
     """Return the sentences of a split that can be used; InputError if there is no such split or no
     sentence.
     """
     pool: _Pool = {}
     splits: set[str] = set()
 
-    def read(row: Row) -> Skipped | None:
+    def read(row: Row) -> SkippedItem | None:
         text = " ".join(row["text"].string().split())
         label = row["label"].scalar()
         own_split = row["split"].scalar()
@@ -87,7 +87,7 @@ def _read_pool(
         }
         for reason, holds in reasons.items():
             if holds:
-                return Skipped(reason)
+                return SkippedItem(reason)
         pool[key] = _Sentence(key, text, label, row.where)
         return None
 
@@ -145,7 +145,7 @@ class LabelledSet:
 
     def __call__(
         self, source: str, options: ClassificationOptions, seed: int, count: TokenCounter
-    ) -> Iterator[Draft | Skipped]:
+    ) -> Iterator[Draft | SkippedItem]:
         """Load the set; it is read before the first instance is made. InputError if it cannot be
         read.
         """
@@ -188,7 +188,7 @@ class LabelledSet:
         limit: int,
         seed: int,
         count: TokenCounter,
-    ) -> Iterator[Draft | Skipped]:
+    ) -> Iterator[Draft | SkippedItem]:
         names = {row.label for row in (*asked.values(), *(shown or {}).values())}
         labels = sorted(names, key=_label_order)
         widest = max(range(len(labels)), key=lambda number: count(str(number)))
@@ -211,7 +211,7 @@ class LabelledSet:
                     untaken[row.label] -= 1
                     chosen.append(row)
             if not chosen:
-                yield Skipped("left over" if number else _NOT_SHOWN, free)
+                yield SkippedItem("left over" if number else _NOT_SHOWN, free)
                 return
             taken |= {row.key for row in chosen}
             free -= len(chosen)
@@ -221,7 +221,7 @@ class LabelledSet:
                 used = [row for chunk in examples for row in chunk]
                 taken |= {row.key for row in used}
                 untaken -= Counter(row.label for row in used)
-                yield from [Skipped("shown as an example")] * len(used)
+                yield from [SkippedItem("shown as an example")] * len(used)
                 free -= len(used)
             else:
                 barred = {row.key for row in chosen}
@@ -244,8 +244,8 @@ class LabelledSet:
         for rows in examples:
             lines = (self.example(row.text, numbers[row.label]) for row in rows)
             shown.append((Chunk("\n".join(lines)), {row.label for row in rows}))
-        packed = chunked(shown)
-        asked: list[Question | Skipped] = []
+        packed = index_chunks(shown)
+        asked: list[Question | SkippedItem] = []
         for row in chosen:
             evidence = packed.evidence([row.label])
             text = f"{self.word}: {row.text}\n{ASK_LABEL}"
@@ -253,7 +253,7 @@ class LabelledSet:
             match = re.match(self.kind, row.label)
             kind = match[0] if match else "intent"
             question = Question(text, answers, metric, kind, evidence=evidence, id=row.where)
-            asked.append(Skipped(_NOT_SHOWN) if evidence is None else question)
+            asked.append(SkippedItem(_NOT_SHOWN) if evidence is None else question)
         chunks = packed.chunks or (Chunk("(no examples)"),)
         return Draft(f"{self.name}-{number}", self.name, chunks, asked)
 

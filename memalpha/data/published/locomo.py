@@ -13,7 +13,7 @@ from typing import TypeVar
 from memalpha.data.chunks import Session, Turn, dialogue_chunks
 from memalpha.data.published.stems import stem
 from memalpha.data.rows import Row
-from memalpha.data.source import Draft, Skipped, Source, TextOptions, by_row
+from memalpha.data.source import Draft, SkippedItem, Source, TextOptions, by_row
 from memalpha.qa.metrics import exact_match, golden_answers, word_f1
 from memalpha.qa.readers import UNKNOWN
 from memalpha.types import Answer, Question, TokenCounter
@@ -47,7 +47,7 @@ def _locomo(row: Row, options: LocomoOptions, count: TokenCounter) -> Draft:
     sessions = locomo_sessions(row["conversation"])
     dialogue = dialogue_chunks(sessions, options.chunk_tokens, count, turns=options.turns)
 
-    def question(item: Row) -> Question | Skipped:
+    def question(item: Row) -> Question | SkippedItem:
         category = item["category"].integer()
         if category not in KINDS:
             raise item["category"].unfit("a number from 1 to 5")
@@ -59,7 +59,7 @@ def _locomo(row: Row, options: LocomoOptions, count: TokenCounter) -> Draft:
             golds = (*golds, UNKNOWN)
         text = item["question"].text()
         if category == 5 and not golds:
-            return Skipped("adversarial, no gold answer")
+            return SkippedItem("adversarial, no gold answer")
         metric = {1: "stemmed_list_f1", 5: "unmentioned"}.get(category, "stemmed_f1")
         return Question(text, golds, options.metric or metric, KINDS[category], evidence=evidence)
 
@@ -145,7 +145,7 @@ def _stems(text: str) -> tuple[str, ...]:
     return tuple(map(stem, _ARTICLES.sub(" ", lowered).split()))
 
 
-def unmentioned(question: Question, answer: Answer) -> float:
+def tells_unmentioned(question: Question, answer: Answer) -> float:
     """1 if the answer has one of two phrases for what was never said, or equals an accepted answer.
     Source: LoCoMo's category 5.
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from memalpha.data.chunks import Session, Turn, dialogue_chunks
 from memalpha.data.published.locomo import locomo_sessions
-from memalpha.data.published.shared import asked_on
-from memalpha.data.rows import Row, existing_file, path_exists, read_json
+from memalpha.data.published.shared import question_on
+from memalpha.data.rows import Row, existing_file, path_exists, read_document
 from memalpha.data.source import Draft, Loaded, Metric, Source, TextOptions, read_each
 from memalpha.errors import SchemaError
 from memalpha.qa.metrics import JUDGE
@@ -53,10 +53,10 @@ def _load(
 ) -> Iterator[Loaded]:
     is_folder = path_exists(source) and Path(source).is_dir()
     pairs = existing_file(str(Path(source) / PAIRS) if is_folder else source)
-    conversations = read_json(existing_file(str(pairs.with_name(CONVERSATIONS)))).items()
+    conversations = read_document(existing_file(str(pairs.with_name(CONVERSATIONS)))).items()
     if not conversations:
         raise SchemaError(f"{CONVERSATIONS} beside {pairs} is empty", expected="conversations")
-    return read_each(enumerate(read_json(pairs).items()), _pair, conversations, options, count)
+    return read_each(enumerate(read_document(pairs).items()), _pair, conversations, options, count)
 
 
 def _pair(
@@ -81,7 +81,7 @@ def _pair(
     ]
     dialogue = dialogue_chunks(in_order, options.chunk_tokens, count, turns=options.turns)
     question = Question(
-        asked_on(asked.date().isoformat(), _lines(_turns(row["trigger_query"], names))),
+        question_on(asked.date().isoformat(), _lines(_turns(row["trigger_query"], names))),
         (_lines(cue),),
         options.metric,
         f"{row['relation_type'].text()} cue",

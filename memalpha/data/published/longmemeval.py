@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pydantic import PositiveInt
 
 from memalpha.data.chunks import Session, Turn, dialogue_chunks
-from memalpha.data.published.shared import asked_on
+from memalpha.data.published.shared import question_on
 from memalpha.data.rows import Row
-from memalpha.data.source import CommonOptions, Draft, Metric, Skipped, Source, by_row
+from memalpha.data.source import CommonOptions, Draft, Metric, SkippedItem, Source, by_row
 from memalpha.text.times import to_iso
 from memalpha.types import Question, TokenCounter
 
@@ -45,13 +45,13 @@ def _longmemeval(row: Row, options: LongMemEvalOptions, count: TokenCounter) -> 
     answered = [f"session {key.data}" for key in row["answer_session_ids"].items(needed=False)]
     id = row["question_id"].scalar() or f"item-{row.where}"
     kind = "abstention" if id.endswith("_abs") else row["question_type"].scalar()
-    text = asked_on(row["question_date"].scalar(), row["question"].text())
+    text = question_on(row["question_date"].scalar(), row["question"].text())
     answers = row["answer"].answers()
     evidence = dialogue.evidence(marked if options.turns else marked or answered)
     question = Question(text, answers, options.metric, kind, evidence=evidence, id=id)
-    asked: list[Question | Skipped] = [question]
+    asked: list[Question | SkippedItem] = [question]
     if undated:
-        asked.append(Skipped("order of sessions kept: a date cannot be read", questions=0))
+        asked.append(SkippedItem("order of sessions kept: a date cannot be read", questions=0))
     return Draft(id, "longmemeval", dialogue.chunks, asked)
 
 

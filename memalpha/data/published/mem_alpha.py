@@ -7,7 +7,7 @@ from memalpha.data.published.memoryagentbench import (
     metric_of,
     recommends,
     scored_answers,
-    unscored,
+    skip_unscored,
 )
 from memalpha.data.rows import Row
 from memalpha.data.source import CommonOptions, Draft, Metric, Source, by_row
@@ -29,7 +29,7 @@ def _memalpha(row: Row, options: MemalphaOptions, count: TokenCounter) -> Draft:
         raise row["chunks"].unfit("at least one chunk")
     metric = options.metric or metric_of(source)
     if not metric or recommends(source):
-        return unscored(source, len(items))
+        return skip_unscored(source, len(items))
 
     def question(item: Row) -> Question:
         answer = item["answer"]

@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from memalpha.data.published.shared import asked_on, keyphrases
-from memalpha.data.published.titles import nearest, read_titles, recommended
+from memalpha.data.published.shared import keyphrases, question_on
+from memalpha.data.published.titles import nearest, read_titles, titles_in
 from memalpha.data.rows import Row
-from memalpha.data.source import Draft, Skipped, Source, TextOptions, by_row
+from memalpha.data.source import Draft, SkippedItem, Source, TextOptions, by_row
 from memalpha.qa.metrics import golden_answers
 from memalpha.types import Answer, Chunk, Question, TokenCounter
-from memalpha.units import cut
+from memalpha.units import cut_text
 
 _SIZE = re.compile(r"_[0-9]+[A-Za-z]*.*$|\*$")
 _RECOMMENDS = "recsys"  # how the sources begin whose answers are numbers of a table of titles
@@ -67,13 +67,13 @@ def scored_answers(row: Row, metric: str) -> tuple[str, ...]:
     return golds
 
 
-def unscored(source: str, questions: int) -> Draft:
+def skip_unscored(source: str, questions: int) -> Draft:
     """Return a draft without chunks whose questions are skipped, since nothing scores them."""
     of_titles = recommends(source)
     option = "'entities' with the set's entity2id.json" if of_titles else "'metric'"
     problem = f"source {source!r} cannot be scored; give option {option}"
     reason = "recommendations without entities" if of_titles else "unknown source"
-    return Draft(source, source, (), [Skipped(reason, questions, problem)])
+    return Draft(source, source, (), [SkippedItem(reason, questions, problem)])
 
 
 def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCounter) -> Draft:
@@ -87,7 +87,7 @@ def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCo
         raise row["answers"].unfit(f"{len(questions)} items, as many as questions")
     metric = options.metric or metric_of(source)
     if not metric or (recommends(source) and not options.entities):
-        return unscored(source, len(questions))
+        return skip_unscored(source, len(questions))
     titles = read_titles(options.entities) if recommends(source) else None
 
     def column(name: str) -> list[Row]:
@@ -95,9 +95,9 @@ def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCo
         fits = isinstance(values.data, list) and len(values.data) == len(questions)
         return values.items() if fits else [Row(row.where, None)] * len(questions)
 
-    def question(item: tuple[Row, ...]) -> Question | Skipped:
+    def question(item: tuple[Row, ...]) -> Question | SkippedItem:
         asked, golden, kind, id, date = item
-        text = asked_on(date.scalar(), asked.text())
+        text = question_on(date.scalar(), asked.text())
         golds = scored_answers(golden, metric)
         if metric == "keywords" and golds and source.startswith("infbench_sum"):
             golds = keyphrases("\n".join(keypoints or golds))
@@ -105,14 +105,14 @@ def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCo
             return Question(text)  # is left out
         if titles is not None:
             if not titles.keys() >= set(golds):
-                return Skipped("answer that is not in entities")
+                return SkippedItem("answer that is not in entities")
             golds = tuple(titles[number] for number in golds)
         kind_name = kind.scalar() or _SIZE.sub("", source)
         table = None if titles is None else options.entities
         return Question(text, golds, metric, kind_name, table, id=id.scalar())
 
     items = zip(questions, answers, *map(column, ("type", "id", "date")), strict=True)
-    chunks = tuple(map(Chunk, cut(context, options.chunk_tokens, count)))
+    chunks = tuple(map(Chunk, cut_text(context, options.chunk_tokens, count)))
     return Draft(f"{source} {row.where}", source, chunks).ask(items, question)
 
 
@@ -123,7 +123,7 @@ def recall_at_5(question: Question, answer: Answer) -> float:
     A line counts as the nearest title of the table that the question's ``subject`` names (see
     ``memalpha.data.published.titles``). InputError if there is no such table.
     """
-    titles = [nearest(line, question.subject or "") for line in recommended(answer.text)[:5]]
+    titles = [nearest(line, question.subject or "") for line in titles_in(answer.text)[:5]]
     golds = golden_answers(question)
     return sum(gold in titles for gold in golds) / len(golds)
 

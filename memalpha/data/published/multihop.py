@@ -15,7 +15,7 @@ from memalpha.data.source import (
     CommonOptions,
     Draft,
     Loader,
-    Skipped,
+    SkippedItem,
     read_each,
 )
 from memalpha.errors import SchemaError
@@ -44,7 +44,7 @@ def multihop(name: str, articles_of: Callable[[Row], dict[str, bool]]) -> Loader
     ``articles_of`` returns the articles of a row, and whether each holds what the answer needs.
     """
 
-    def read(row: Row) -> _Hop | Skipped:
+    def read(row: Row) -> _Hop | SkippedItem:
         articles = articles_of(row)
         articles.pop("", None)
         if not articles:
@@ -55,17 +55,17 @@ def multihop(name: str, articles_of: Callable[[Row], dict[str, bool]]) -> Loader
         prefix = id.partition("__")[0] if "__" in id else "single"
         question = Question(text, answers, kind=row["type"].scalar() or prefix, id=id or row.where)
         if row["answerable"].data is False or not answers:
-            return Skipped("unanswerable" if row["answerable"].data is False else EMPTY_ANSWER)
+            return SkippedItem("unanswerable" if row["answerable"].data is False else EMPTY_ANSWER)
         needed = [article for article, needed in articles.items() if needed]
         return _Hop(question, needed or list(articles), needed)
 
     def load(
         source: str, options: MultihopOptions, seed: int, count: TokenCounter
-    ) -> Iterator[Draft | Skipped]:
+    ) -> Iterator[Draft | SkippedItem]:
         rng = random.Random(f"{name}:{seed}")
         hops = []
         for item in read_each(iter_rows(source, options.split), read):
-            if isinstance(item, Skipped):
+            if isinstance(item, SkippedItem):
                 yield item
             else:
                 hops.append(item)

@@ -5,31 +5,31 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping
 
-from memalpha.data.chunks import chunked
-from memalpha.data.rows import Row, existing_file, read_json
-from memalpha.data.source import Draft, Skipped, Source, TextOptions, read_each
+from memalpha.data.chunks import index_chunks
+from memalpha.data.rows import Row, existing_file, read_document
+from memalpha.data.source import Draft, SkippedItem, Source, TextOptions, read_each
 from memalpha.errors import SchemaError
 from memalpha.qa.metrics import contained_share, golden_answers
 from memalpha.text.times import to_iso
 from memalpha.types import Answer, Chunk, Question, TokenCounter
-from memalpha.units import cut
+from memalpha.units import cut_text
 
 _KEY = re.compile(r"[0-9]+(?:_[0-9]+)+(?:#[0-9]+)?")
 
 
 def _load_perltqa(
     source: str, options: TextOptions, seed: int, count: TokenCounter
-) -> Iterator[Draft | Skipped]:
+) -> Iterator[Draft | SkippedItem]:
     """Load PerLTQA person by person; InputError if one of the two files cannot be read."""
     asked = existing_file(source)
     memory = asked.with_name(asked.name.replace("perltqa", "perltmem"))
-    memories = read_json(existing_file(str(memory)))
+    memories = read_document(existing_file(str(memory)))
     if memory == asked or not isinstance(memories.data, Mapping):
         raise SchemaError(
             f"{memory} holds no memories",
             expected="perltqa*.json with perltmem*.json beside it",
         )
-    given = read_json(asked)
+    given = read_document(asked)
     for item in given.items() if isinstance(given.data, list) else [given]:
         names = list(item.data) if isinstance(item.data, Mapping) else []
         people = [(name, item[name]) for name in names] or [("", item)]
@@ -46,12 +46,12 @@ def _perltqa(
         for values in itertools.chain.from_iterable(keyed):
             asked += [(section, qa) for qa in values.items(needed=False)]
     if memories[name].data is None:
-        return Draft(name, "perltqa", (), [Skipped("person without memories", len(asked))])
+        return Draft(name, "perltqa", (), [SkippedItem("person without memories", len(asked))])
     remembered = _memories(Row(f"memories of {name!r}", memories[name].data))
-    memory = chunked(
+    memory = index_chunks(
         (Chunk(piece, time), keys)
         for text, time, keys in remembered
-        for piece in cut(text, options.chunk_tokens, count)
+        for piece in cut_text(text, options.chunk_tokens, count)
     )
     if not memory.chunks:
         raise SchemaError(f"memories of {name!r} are empty", expected="a profile or events")
@@ -60,7 +60,7 @@ def _perltqa(
         section, qa = item
         text = qa["Question"].text()
         answers = qa["Answer"].answers()
-        reference = _joined(qa["Reference Memory"], " ")
+        reference = _join_parts(qa["Reference Memory"], " ")
         anchors = _anchors(qa["Memory Anchors"])
         side = "circle" if section == "social_relationship" else "event"
         keys = [f"{side} {key}" for key in _KEY.findall(reference)]
@@ -71,7 +71,7 @@ def _perltqa(
     return Draft(name, "perltqa", memory.chunks).ask(asked, question)
 
 
-def _joined(row: Row, separator: str) -> str:
+def _join_parts(row: Row, separator: str) -> str:
     values = row.items() if isinstance(row.data, list) else [row]
     return separator.join(map(Row.scalar, values))
 
@@ -87,7 +87,7 @@ def _memories(row: Row) -> Iterator[tuple[str, str | None, list[str]]]:
     """Yield the text, time and keys of the profile, the circle, and each event with its
     dialogues, which are apart: each has its time.
     """
-    profile = {key: _joined(value, ", ") for key, value in row["profile"].fields().items()}
+    profile = {key: _join_parts(value, ", ") for key, value in row["profile"].fields().items()}
     lines = [f"{key}: {value}" for key, value in profile.items() if value]
     described = row["profile_description"].scalar()
     if lines or described:

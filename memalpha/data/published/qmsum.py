@@ -3,7 +3,7 @@
 from memalpha.data.chunks import Session, Turn, dialogue_chunks
 from memalpha.data.published.shared import SummaryOptions, summary_question
 from memalpha.data.rows import Row
-from memalpha.data.source import Draft, Skipped, Source, by_row
+from memalpha.data.source import Draft, SkippedItem, Source, by_row
 from memalpha.types import Question, TokenCounter
 
 
@@ -14,7 +14,7 @@ def _qmsum(row: Row, options: SummaryOptions, count: TokenCounter) -> Draft:
     ]
     dialogue = dialogue_chunks([Session(turns, "Meeting")], options.chunk_tokens, count)
 
-    def question(item: tuple[str, Row]) -> Question | Skipped:
+    def question(item: tuple[str, Row]) -> Question | SkippedItem:
         kind, query = item
         spans = [span.pair() for span in query["relevant_text_span"].items(needed=False)]
         keys = {

@@ -19,7 +19,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.data.chunks import Session, Turn, dialogue_chunks
 from memalpha.data.rows import Row, data_files, iter_rows, path_exists
-from memalpha.data.source import Bounds, CommonOptions, Draft, Skipped, Source, read_each
+from memalpha.data.source import Bounds, CommonOptions, Draft, SkippedItem, Source, read_each
 from memalpha.qa.metrics import bound, contains, words
 from memalpha.types import Answer, Chunk, Fact, FactAction, Question, TokenCounter
 
@@ -94,7 +94,7 @@ class _Slot(NamedTuple):
 _State = tuple[str, dict[str, tuple[str, ...]]]  # a service, and the values of its slots
 
 
-class _Said(NamedTuple):
+class _SpokenTurn(NamedTuple):
     """A turn as a line, and the states after it."""
 
     line: str
@@ -102,7 +102,7 @@ class _Said(NamedTuple):
 
 
 class _Dialogue(NamedTuple):
-    exchanges: list[list[_Said]]
+    exchanges: list[list[_SpokenTurn]]
     slots: dict[tuple[str, str], _Slot]  # those that have values, by (service, name)
     nouns: set[str]
 
@@ -110,7 +110,7 @@ class _Dialogue(NamedTuple):
 class _Trace(NamedTuple):
     """What becomes of a slot in a dialogue: its question (or why there is none) and its facts."""
 
-    asked: Question | Skipped
+    asked: Question | SkippedItem
     facts: list[Fact]
 
 
@@ -135,7 +135,7 @@ def _schema(path: Path) -> dict[tuple[str, str], _Slot]:
 
 def _load_sgd(
     source: str, options: SgdOptions, seed: int, count: TokenCounter
-) -> Iterator[Draft | Skipped]:
+) -> Iterator[Draft | SkippedItem]:
     """Load SGD person by person; InputError if dialogues or their schema.json cannot be read."""
     folder = Path(source)
     split = options.split or (folder.name if folder.name in ("dev", "test") else "train")
@@ -147,7 +147,7 @@ def _load_sgd(
     rows = (row for file in files for row in iter_rows(str(file)))
     dialogues = []
     for item in read_each(rows, _dialogue, schema):
-        if isinstance(item, Skipped):
+        if isinstance(item, SkippedItem):
             yield item
         else:
             dialogues.append(item)
@@ -165,19 +165,19 @@ def _load_sgd(
         yield _draft(f"{split}-{seed}-{number}", person, options, count)
         person = _person(pool, options.dialogues, rng)
         number += 1
-    yield from [Skipped("of dialogues left over")] * left
+    yield from [SkippedItem("of dialogues left over")] * left
 
 
 def _dialogue(row: Row, schema: Mapping[tuple[str, str], _Slot]) -> _Dialogue:
     turns = row["turns"].items()
-    exchanges: list[list[_Said]] = [[]]
+    exchanges: list[list[_SpokenTurn]] = [[]]
     for number, turn in enumerate(turns):
         name = _NAMES.get(turn["speaker"].text())
         if name is None:
             raise turn["speaker"].unfit("'USER' or 'SYSTEM'")
         if name == "Assistant" and 0 < number < len(turns) - 1:
             exchanges.append([])
-        exchanges[-1].append(_Said(f"{name}: {turn['utterance'].text()}", _states(turn)))
+        exchanges[-1].append(_SpokenTurn(f"{name}: {turn['utterance'].text()}", _states(turn)))
     said = [each for exchange in exchanges for each in exchange]
     keys = [(service, name) for each in said for service, values in each.states for name in values]
     unknown = [key for key in keys if key not in schema]
@@ -243,12 +243,12 @@ def _draft(
                     values.get(slot.name, ()) for name, values in held if name == service
                 ]
             traces.append(_trace(slot, states, packed.chunks, rng.choice(WORDINGS[split])))
-    asked: list[Question | Skipped] = []
+    asked: list[Question | SkippedItem] = []
     for trace in traces:
         others = [fact for other in traces if other is not trace for fact in other.facts]
         if _is_ambiguous(trace, others):
             trace.facts.clear()
-            asked.append(Skipped("ambiguous"))
+            asked.append(SkippedItem("ambiguous"))
         else:
             asked.append(trace.asked)
     told = (fact for trace in traces for fact in trace.facts)
@@ -261,18 +261,18 @@ def _draft(
     asked = sorted(rng.sample(asked, len(asked)), key=_rank)
     kept = [place for place, each in enumerate(asked) if isinstance(each, Question)]
     for place in kept[options.max_questions or len(kept) :]:
-        asked[place] = Skipped("over max_questions")
+        asked[place] = SkippedItem("over max_questions")
     return Draft(name, "sgd", packed.chunks, asked, tuple(facts))
 
 
-def _rank(asked: Question | Skipped) -> int:
+def _rank(asked: Question | SkippedItem) -> int:
     return _KINDS.index(asked.kind) if isinstance(asked, Question) else 0
 
 
 def _is_ambiguous(trace: _Trace, others: Sequence[Fact]) -> bool:
     """Whether another note of the domain says a value, or the own last note does not answer."""
     asked = trace.asked
-    if isinstance(asked, Skipped):
+    if isinstance(asked, SkippedItem):
         return False
     notes = [fact.note for fact in others if contains(fact.note, asked.subject or "")]
     told = [(note, value) for note in notes for value in (*asked.answers, *asked.stale)]
@@ -318,7 +318,7 @@ def _trace(
             facts.append(Fact(place, action, noun, attribute, noted, previous, note, sections))
     if slot.values == {"True", "False"} or noted not in held:
         unsaid = "value not in the text, or a relative date" if held else "no value at the end"
-        return _Trace(Skipped("yes or no" if "True" in slot.values else unsaid), [])
+        return _Trace(SkippedItem("yes or no" if "True" in slot.values else unsaid), [])
     asked = slot.description.rstrip(". ")
     if re.match(r"(?i)(how|whether|what|which|if)\b", asked):
         asked = attribute

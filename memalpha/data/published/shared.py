@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal
 
-from memalpha.data.source import Skipped, TextOptions
+from memalpha.data.source import SkippedItem, TextOptions
 from memalpha.types import Question
 
 # Lines that loaders add to questions, so that the leak check can ignore them.
@@ -19,7 +19,7 @@ _OWN_LINES = (ASK_LABEL, SUMMARISE, PERSONA, _ASKED_ON)
 _OWN = re.compile("|".join(re.escape(line).replace(r"\{\}", ".+") for line in _OWN_LINES))
 
 
-def asked_on(date: str, question: str) -> str:
+def question_on(date: str, question: str) -> str:
     """Return a question under a line with its date, if one is given."""
     return f"{_ASKED_ON.format(date)}\n{question}" if date else question
 
@@ -63,9 +63,9 @@ def summary_question(
     kind: str,
     metric: str,
     evidence: tuple[int, ...] | None = None,
-) -> Question | Skipped:
+) -> Question | SkippedItem:
     """Return a question for a summary; Skipped if it is scored by keywords and has none."""
     golds = keyphrases("\n".join(summary)) if metric == "keywords" else summary
     if summary and not golds:
-        return Skipped("no keywords")
+        return SkippedItem("no keywords")
     return Question(text, golds, metric, kind, evidence=evidence)

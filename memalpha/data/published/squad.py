@@ -20,7 +20,7 @@ from memalpha.data.source import (
     CommonOptions,
     Draft,
     Metric,
-    Skipped,
+    SkippedItem,
     Source,
     read_each,
 )
@@ -45,14 +45,14 @@ class SquadOptions(CommonOptions):
 
 def _load_squad(
     source: str, options: SquadOptions, seed: int, count: TokenCounter
-) -> Iterator[Draft | Skipped]:
+) -> Iterator[Draft | SkippedItem]:
     """Load SQuAD; reads the whole input first. InputError if it is missing, unreadable or not
     SQuAD.
     """
     paragraphs: dict[str, list[Question]] = {}
     numbers = itertools.count(1)
 
-    def read(row: Row) -> tuple[list[Question], list[Question | Skipped]]:
+    def read(row: Row) -> tuple[list[Question], list[Question | SkippedItem]]:
         """Return the questions that the row's paragraph has so far, and those of the row."""
         context = row["context"]
         items = [row] if row["qas"].data is None else row["qas"].items()
@@ -60,7 +60,7 @@ def _load_squad(
         return own, list(read_each(items, _squad_question, context, numbers, options, count))
 
     for item in read_each(_paragraphs(source, options.split), read):
-        if isinstance(item, Skipped):
+        if isinstance(item, SkippedItem):
             yield item
             continue
         own, asked = item
@@ -83,7 +83,7 @@ def _paragraphs(source: str, split: str) -> Iterator[Row]:
 
 def _squad_question(
     row: Row, context: Row, numbers: Iterator[int], options: SquadOptions, count: TokenCounter
-) -> Question | Skipped:
+) -> Question | SkippedItem:
     """Return a question; its evidence is where its first answer begins until there are chunks."""
     number = f"q{next(numbers)}"
     if "answer" in row.fields() and "answers" not in row.fields():  # a flattened file
@@ -92,12 +92,12 @@ def _squad_question(
         items = row["answers"].items()
         given = [(item["text"].scalar(), item["answer_start"].data) for item in items]
     if row["is_impossible"].data is True or not given:
-        return Skipped("unanswerable")
+        return SkippedItem("unanswerable")
     answers = tuple(dict.fromkeys(text for text, _ in given if text))
     if not answers:
-        return Skipped(EMPTY_ANSWER)
+        return SkippedItem(EMPTY_ANSWER)
     if options.max_answer_tokens and min(map(count, answers)) > options.max_answer_tokens:
-        return Skipped("answer too long")
+        return SkippedItem("answer too long")
     text = context.string()
     start = dict(reversed(given))[answers[0]]
     place = len(clean(f"{str(context.data)[:start]}|")) - 1 if isinstance(start, int) else -1
@@ -143,9 +143,9 @@ def _squad_drafts(
 
 def _in_chunks(
     question: Question, needs: list[int], chunk_of: Mapping[int, int]
-) -> Question | Skipped:
+) -> Question | SkippedItem:
     if not chunk_of.keys() >= set(needs):
-        return Skipped("evidence in two instances")
+        return SkippedItem("evidence in two instances")
     return replace(question, evidence=tuple(sorted({chunk_of[piece] for piece in needs})))
 
 

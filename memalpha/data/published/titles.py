@@ -44,7 +44,7 @@ def _title(name: str) -> str:
     return " ".join(_PARENTHESES.sub("", spaced).split())
 
 
-def recommended(text: str) -> list[str]:
+def titles_in(text: str) -> list[str]:
     """Return what an answer recommends.
 
     The lines from "1." on, else its parts at commas and line ends; numbers taken off.

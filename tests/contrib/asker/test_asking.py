@@ -15,11 +15,11 @@ from memalpha.contrib.asker.training import (
     AskerRole,
     AskerScorer,
     compare_rollouts,
-    found,
-    guessed,
+    found_share,
+    guess_error,
     one_by_one,
-    searched,
-    written,
+    read_with_writer,
+    search_count,
 )
 from memalpha.data.teacher import TeacherConfig
 from memalpha.errors import InputError
@@ -53,7 +53,9 @@ ASKER = {"archive": True, "retrieve_k": 3, "searches": 2}
 
 
 def asked(agent, replies, questions=(HOME,)):
-    instances = one_by_one(written([replace(TALK, questions=questions)], agent, "", "", "cpu"), 3)
+    instances = one_by_one(
+        read_with_writer([replace(TALK, questions=questions)], agent, "", "", "cpu"), 3
+    )
     generator = ScriptedGenerator(replies, agent.encoder.tokenizer)
     episodes = AskerRole().episodes(instances, agent)
     return run_episodes(episodes, generator, Sampling(32)), generator
@@ -61,7 +63,7 @@ def asked(agent, replies, questions=(HOME,)):
 
 def test_an_instance_is_one_question_and_its_chunks_are_turns():
     agent = make_agent(**ASKER)
-    first, second = one_by_one(written([TALK], agent, "", "", "cpu"), 3)
+    first, second = one_by_one(read_with_writer([TALK], agent, "", "", "cpu"), 3)
     assert (first.id, second.id) == ("talk?0", "talk?1")
     assert first.chunks == (Chunk(HOME.text),) * 3
     assert first.initial_entries is second.initial_entries
@@ -85,17 +87,17 @@ def test_rollouts_hold_their_turns_and_are_scored_by_answer_notes_and_searches()
     scorer = AskerScorer(evaluator, None, RewardConfig(content_weight=0, tool_weight=0))
     rewards = scorer.score([home, song])
     assert [[step["accuracy"] for step in steps] for steps in rewards] == [[1, 1], [1]]
-    assert [searched(home), searched(song)] == [1, 0]
-    assert found(home) == 1.0
+    assert [search_count(home), search_count(song)] == [1, 0]
+    assert found_share(home) == 1.0
     home.answer = replace(home.answer, read=("Hanna: now in Oslo.",))
-    assert found(home) == 0.0
+    assert found_share(home) == 0.0
 
 
 def test_a_wrong_answer_is_a_guess_and_unknown_is_none():
     agent = make_agent(**ASKER, reader_tokens=40)
     replies = ["Rome", "arias and songs", "Oslo", "Unknown."]
     rollouts, _ = asked(agent, replies, (HOME, SONG) * 2)
-    assert [guessed(rollout) for rollout in rollouts] == [0.0, 0.0, 1.0, 0.0]
+    assert [guess_error(rollout) for rollout in rollouts] == [0.0, 0.0, 1.0, 0.0]
 
 
 def test_a_rollout_counts_once_however_many_turns_it_has():
@@ -114,7 +116,7 @@ def test_the_gradient_check_sees_rollouts_of_many_turns_that_count_more(monkeypa
 
 def test_without_writer_and_archive_there_is_nothing_to_ask():
     with pytest.raises(InputError, match="nothing is kept"):
-        written([TALK], make_agent(), "", "", "cpu")
+        read_with_writer([TALK], make_agent(), "", "", "cpu")
 
 
 def test_the_teacher_searches_for_the_name_that_the_notes_suggest():
@@ -152,7 +154,7 @@ def test_options_that_do_not_go_with_an_asker_are_refused(more):
 def test_an_asker_is_trained_recorded_and_saved_as_a_reader_that_searches(tmp_path):
     options = "--role asker --credit trajectory --warm_start_steps 0 --archive true --searches 1"
     weights = "--tool_weight 0 --content_weight 0 --compression_weight 0 --immediate_weight 0"
-    own = json.dumps({"memalpha.contrib.asker.training:found": 0.5})
+    own = json.dumps({"memalpha.contrib.asker.training:found_share": 0.5})
     folder = tmp_path / "run"
     more = [*options.split(), *weights.split(), "--rewards", own, "--max_steps", "1"]
     assert train(folder, *more, "--eval_instances", "1") == 0

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from memalpha.agent.step import AgentStep
-from memalpha.contrib.audit.pairs import said
+from memalpha.contrib.audit.pairs import statement_of
 from memalpha.contrib.audit.run import DETECTORS
 from memalpha.contrib.audit.words import stems, telling
 from memalpha.conversation.messages import Utterance
@@ -108,7 +108,7 @@ def test_secrets_leave_the_text_before_model_and_archive_see_it():
 def test_what_was_forgotten_stays_in_no_cache_of_the_guards():
     agent = agent_of("+ Ann lives in Oslo", guards=("contradictions", "assistant"))
     agent.add("Ann: I live in Oslo")
-    caches = (said, stems, telling)
+    caches = (statement_of, stems, telling)
     assert any(cache.cache_info().currsize for cache in caches)
     agent.forget("1")
     assert [cache.cache_info().currsize for cache in caches] == [0] * 4

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from memalpha.contrib.audit.run import DETECTORS, audit, over_time
+from memalpha.contrib.audit.run import DETECTORS, audit_namespace, over_time
 from memalpha.contrib.audit.view import NamespaceView
 from memalpha.store.journal import IN_MEMORY, Journal
 from tests.helpers import audit_held_out as held_out
@@ -29,7 +29,7 @@ def measure(journal, namespaces):
         view = NamespaceView.of(durable.history())
         chunk_of = {entry.id: entry.source_chunk for entry in view.entries}
         found = set()
-        for finding in audit(view, DETECTORS).findings:
+        for finding in audit_namespace(view, DETECTORS).findings:
             ids = {finding.entry.id}
             if finding.entry.section == "_archive":
                 ids = {key for key, at in chunk_of.items() if at == finding.entry.source_chunk}
@@ -76,4 +76,4 @@ def test_counts_over_time_are_those_of_the_memory_as_it_was(journal):
     assert [each.operation for each in moments][-1] == len(events) and len(moments) == 4
     for moment in moments:
         assert moment.entries == len(durable.as_of(moment.operation))
-    assert moments[-1].counts == audit(NamespaceView.of(events), DETECTORS).counts
+    assert moments[-1].counts == audit_namespace(NamespaceView.of(events), DETECTORS).counts

@@ -18,8 +18,8 @@ from memalpha.contrib.benchmarks.attacks import (
     Effect,
     attacks,
     effects_of,
-    poison,
     rate,
+    run_attacks,
     summarise_trials,
 )
 from memalpha.errors import RunFolderError
@@ -57,7 +57,7 @@ def rates(tmp_path):
         load = lambda: (agent or facts_agent(), ScriptedGenerator(policy))  # noqa: E731
         folder = tmp_path / f"poison-{len(list(tmp_path.iterdir()))}"
         options = {"per_attack": per_attack, "seed": seed}
-        summary = poison({"policy": load}, folder, options, {"policies": {}})["policy"]
+        summary = run_attacks({"policy": load}, folder, options, {"policies": {}})["policy"]
         rows = read_rows(folder)
         assert len(rows) == (len(attacks()) + 1) * per_attack
         assert summary == summarise_trials(rows)
@@ -103,15 +103,15 @@ def test_a_suite_that_was_cut_off_goes_on_and_other_seeds_are_refused(tmp_path):
     policy = Mock(side_effect=copies)
     policies = {"a": lambda: (facts_agent(), ScriptedGenerator(policy))}
     options = {"per_attack": 2, "seed": 0}
-    whole = poison(policies, tmp_path, options, {})
+    whole = run_attacks(policies, tmp_path, options, {})
     path = tmp_path / "results.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-3]) + lines[-3][:50])  # killed
     prompts = policy.call_count
-    assert poison(policies, tmp_path, options, {}) == whole
+    assert run_attacks(policies, tmp_path, options, {}) == whole
     assert policy.call_count < 2 * prompts  # of the first batches none was asked again
     with pytest.raises(RunFolderError, match="seed was 0 and is 1"):
-        poison(policies, tmp_path, {**options, "seed": 1}, {})
+        run_attacks(policies, tmp_path, {**options, "seed": 1}, {})
 
 
 def entry(content, key="1", section="facts", time=None):

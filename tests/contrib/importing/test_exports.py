@@ -14,7 +14,7 @@ import pytest
 
 from memalpha.contrib.importing import exports
 from memalpha.contrib.importing.exports import Export, json_values
-from memalpha.contrib.importing.items import Chat, Remembered, time_of
+from memalpha.contrib.importing.items import Chat, ForeignEntry, time_of
 from memalpha.conversation.messages import Utterance
 from memalpha.errors import InputError
 from tests.helpers.export_samples import (
@@ -139,21 +139,23 @@ def test_memories_of_others(read):
     assert read(MEM0) == (
         "mem0",
         [
-            Remembered("a", "Likes tea", "2024-01-02T03:04:05-08:00"),
-            Remembered("c", "Has a dog", "2024-02-01T00:00:00+00:00"),
+            ForeignEntry("a", "Likes tea", "2024-01-02T03:04:05-08:00"),
+            ForeignEntry("c", "Has a dog", "2024-02-01T00:00:00+00:00"),
         ],
         {"entry that is deleted": 1, "relations: no text of a memory": 1},
     )
     assert read(MEMOS) == (
         "memos",
-        [Remembered("n1", "Loves rain", None), Remembered("n2", "Is a cook", "2025-06-03")],
+        [ForeignEntry("n1", "Loves rain", None), ForeignEntry("n2", "Is a cook", "2025-06-03")],
         {"entry that is archived": 1},
     )
     assert read(LANGMEM) == (
         "langmem",
         [
-            Remembered("memories/me/k1", "Plays chess", "2024-10-03T17:22:31+00:00", "memories/me"),
-            Remembered("me/k2", "food: pizza; age: 3; pets: cat, dog", None, "me"),
+            ForeignEntry(
+                "memories/me/k1", "Plays chess", "2024-10-03T17:22:31+00:00", "memories/me"
+            ),
+            ForeignEntry("me/k2", "food: pizza; age: 3; pets: cat, dog", None, "me"),
         ],
         {"entry without text": 1},
     )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from memalpha.contrib.importing.own import OwnOptions, questions_of
 from memalpha.data.load import get_source, iter_prepared, prepare
-from memalpha.data.source import Skipped
+from memalpha.data.source import SkippedItem
 from memalpha.errors import InputError
 from memalpha.types import Chunk
 from tests.helpers.data_damage import check_counted, check_damaged, damaging
@@ -52,10 +52,10 @@ def notes(tmp_path):
 
 def test_each_value_is_a_gap_and_of_two_the_newest_counts(notes):
     loaded = list(get_source("own").load(notes, {"chunk_tokens": 60}))
-    skipped = [each.reason for each in loaded if isinstance(each, Skipped)]
+    skipped = [each.reason for each in loaded if isinstance(each, SkippedItem)]
     # the rent's two sentences with Prague masked are nearly the same; Lena's is in the last chunk
     assert sorted(skipped) == [ALIKE, ALIKE, LAST]
-    (instance,) = (each for each in loaded if not isinstance(each, Skipped))
+    (instance,) = (each for each in loaded if not isinstance(each, SkippedItem))
     assert [chunk.time for chunk in instance.chunks] == [
         "2024-03-01",
         "2024-04-01",
@@ -81,11 +81,11 @@ def test_what_is_not_clear_is_skipped_with_its_reason():
         return list(questions_of([Chunk(text) for text in texts], OwnOptions()))
 
     one = "Our new cat weighs 4.5 kilograms since the spring."
-    assert asked("x", one) == [Skipped(LAST)]
+    assert asked("x", one) == [SkippedItem(LAST)]
     both = f"{one} Our new cat weighs 4.9 kilograms since the spring."
-    assert asked(both, "x") == [Skipped("masked: two values in one chunk")]
+    assert asked(both, "x") == [SkippedItem("masked: two values in one chunk")]
     near = "Our new cat weighs 6.5 kilograms since the last spring."  # 8 words of 9
-    assert asked(one, near, "x") == [Skipped(ALIKE)] * 2
+    assert asked(one, near, "x") == [SkippedItem(ALIKE)] * 2
     far = "Our old cat weighs 6.5 kilograms since the last spring."  # 7 of 10
     assert [each.answers for each in asked(one, far, "x")] == [("4.5",), ("6.5",)]
     back = [one, one.replace("4.5", "4.9"), one, "x"]
@@ -121,7 +121,7 @@ def test_an_export_of_chats_is_read_by_days(tmp_path):
     file.write_text("\n".join(json.dumps(dict(zip(keys, each, strict=True))) for each in said))
     *skipped, instance = get_source("own").load(file)
     assert [each.time for each in instance.chunks] == ["2024-03-01", "2024-03-09"]
-    assert skipped == [Skipped("system message", questions=0)]
+    assert skipped == [SkippedItem("system message", questions=0)]
     asked = {question.text: question.answers for question in instance.questions}
     start = "What stood in the gap? User: My sister"
     assert asked == {

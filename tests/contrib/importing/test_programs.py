@@ -13,8 +13,8 @@ import pytest
 
 from memalpha.contrib.importing.chats import BRANCH
 from memalpha.contrib.importing.exports import Export
-from memalpha.contrib.importing.items import UNREADABLE_TIME, Remembered, time_in, time_of
-from memalpha.contrib.importing.run import collect
+from memalpha.contrib.importing.items import UNREADABLE_TIME, ForeignEntry, time_in, time_of
+from memalpha.contrib.importing.run import collect_items
 from memalpha.contrib.importing.trees import Node, live_branch
 from memalpha.errors import InputError
 
@@ -203,7 +203,7 @@ def test_what_claude_has_noted_becomes_entries_of_a_sentence_or_paragraph(tmp_pa
     path.write_text(json.dumps([{**notes, "account_uuid": "a"}]))
     export = Export(path)
     texts = ["Olga is a nurse in Porto.", "She has a cat.", "Builds a boat."]
-    assert list(export) == [Remembered(text, text, None, "a") for text in texts]
+    assert list(export) == [ForeignEntry(text, text, None, "a") for text in texts]
     assert export.skipped == {"title without text": 2}
 
 
@@ -423,7 +423,7 @@ def test_a_list_of_several_conversations_is_each_of_them(read, tmp_path):
         said = [text for _, text, _ in read(data)[1]]
         assert sorted(said) == ["a0", "a1", "a2", "a3", "b0", "b1", "b3"]
         assert said.index("a0") < said.index("a1") < said.index("a2")
-        found = collect(Export(tmp_path / "export.json"))
+        found = collect_items(Export(tmp_path / "export.json"))
         assert {each.source for each in found.messages} == {
             f"messages/{each[0]}/{each}" for each in said
         }
@@ -441,7 +441,7 @@ def test_what_macos_keeps_beside_files_is_not_read(tmp_path):
     with zipfile.ZipFile(tmp_path / "export.zip") as archive:
         archive.extractall(tmp_path / "export")
     for name in ("export.zip", "export"):
-        found = collect(Export(tmp_path / name))
+        found = collect_items(Export(tmp_path / name))
         assert [each.what.text for each in found.messages] == ["k0", "k1"]
         assert found.skipped.total() == 2
 
@@ -450,11 +450,11 @@ def test_messages_that_have_one_id_are_each_read(read, tmp_path):
     turns = [("user", "I moved to Porto."), ("assistant", "Good luck.")]
     messages = [{"id": 1, "role": role, "content": text} for role, text in turns]
     assert [text for _, text, _ in read(messages)[1]] == [text for _, text in turns]
-    found = collect(Export(tmp_path / "export.json"))
+    found = collect_items(Export(tmp_path / "export.json"))
     assert [each.what.id for each in found.messages] == ["1", "1 2"]
     again = read([*messages, messages[1]])
     assert len(again[1]) == 3
-    found = collect(Export(tmp_path / "export.json"))
+    found = collect_items(Export(tmp_path / "export.json"))
     assert (len(found.messages), found.skipped.total()) == (2, 1)
 
 
@@ -504,18 +504,18 @@ def test_a_file_of_several_users_is_refused_or_one_is_chosen(tmp_path, data):
     with pytest.raises(
         InputError, match=r"(?s)of 2 users or namespaces: .*--from-user NAME"
     ) as refused:
-        collect(Export(path), "ivan")
+        collect_items(Export(path), "ivan")
     users = {"ivan", "olga", "agent_id=b", "o", "i", "memories/ivan", "memories/olga"}
     named = {user for user in users if f"'{user}': " in str(refused.value)}
     assert len(named) == 2
     for user in named:
-        found = collect(Export(path), "ivan", [user.rpartition("/")[2]])
+        found = collect_items(Export(path), "ivan", [user.rpartition("/")[2]])
         chosen = len(found.messages) + len(found.entries)
         assert chosen > 0 and found.skipped["message or entry of another user"] > 0
-    whole = collect(Export(path), "ivan", sorted(named))
+    whole = collect_items(Export(path), "ivan", sorted(named))
     assert "message or entry of another user" not in whole.skipped
     with pytest.raises(InputError, match="holds nothing of 'nobody'"):
-        collect(Export(path), "ivan", ["nobody"])
+        collect_items(Export(path), "ivan", ["nobody"])
 
 
 def test_a_file_of_one_user_of_any_name_needs_no_choice(tmp_path):
@@ -525,7 +525,7 @@ def test_a_file_of_one_user_of_any_name_needs_no_choice(tmp_path):
         [{"namespace": ["marta", kind], "key": "k", "value": {"text": kind}} for kind in "ab"],
     ]:
         path.write_text(json.dumps(data))
-        assert len(collect(Export(path), "marta").entries) == 2
+        assert len(collect_items(Export(path), "marta").entries) == 2
 
 
 # ------------------------------------------------------------------------------------------------

@@ -17,7 +17,12 @@ from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.contrib.importing import run as importing
 from memalpha.contrib.importing.exports import Export
-from memalpha.contrib.importing.run import Imported, collect, import_messages, read_with
+from memalpha.contrib.importing.run import (
+    ImportReport,
+    collect_items,
+    import_messages,
+    import_with_agent,
+)
 from memalpha.errors import InputError, JournalConflictError, ServiceError
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.models.registry import make_tokenizer
@@ -44,7 +49,7 @@ def found(tmp_path):
     def found(*data, name="conversations.json"):
         path = tmp_path / name
         path.write_text(json.dumps(data))
-        return collect(Export(path))
+        return collect_items(Export(path))
 
     return found
 
@@ -68,7 +73,7 @@ def test_lines_in_the_order_of_dates_with_speakers_and_sources(found, store, mon
     _, durable = store
     both = found(chatgpt(), chatgpt("c2", last="u1"))
     monkeypatch.setattr(importing, "BATCH", 2)
-    assert import_messages(durable, both) == Imported(4, 0, both.skipped)
+    assert import_messages(durable, both) == ImportReport(4, 0, both.skipped)
     assert lines(durable) == [SAID[0], (AT[0], SAID[0][1], "chatgpt/c2/u1"), *SAID[1:]]
     for event in durable.history():  # an entry names the operation that wrote it
         assert event.after is None or event.after.updated == event.seq
@@ -92,7 +97,9 @@ def test_a_conversation_keeps_its_order_where_its_times_go_back(found, store):
 def test_a_grown_export_adds_what_is_new_and_what_was_forgotten_stays_away(found, store, folder):
     journal, durable = store
     import_messages(durable, found(chatgpt()))
-    assert import_messages(durable, found(chatgpt())) == Imported(0, 3, found(chatgpt()).skipped)
+    assert import_messages(durable, found(chatgpt())) == ImportReport(
+        0, 3, found(chatgpt()).skipped
+    )
     grown = [node("u3", "u2", "user", "I meant Rome.", 1714560000)]  # in place of the answer
     assert import_messages(durable, found(chatgpt(more=grown, last="u3"))).read == 1
     new = ("2024-05-01T10:40:00+00:00", "User: I meant Rome.", "chatgpt/c1/u3")
@@ -161,12 +168,12 @@ def test_an_agent_follows_the_branch_too_and_forgotten_lines_stay_away(found, fo
     journal = Journal.open(folder / "m.db")
     facts = journal.memory(MARTA, MemorySchema.load("facts"))
     agent = reads(journal, lambda _: "")
-    read_with(agent, MARTA, found(edited("a1")))
-    report = read_with(agent, MARTA, found(edited("a2")))
+    import_with_agent(agent, MARTA, found(edited("a1")))
+    report = import_with_agent(agent, MARTA, found(edited("a2")))
     assert (report.read, report.left) == (2, 2)
     assert texts(facts) == ["User: I like shrimps.", "Assistant: Noted."]
     back = {**edited("a2"), "current_node": "a1"}
-    read_with(agent, MARTA, found(back))
+    import_with_agent(agent, MARTA, found(back))
     assert texts(facts) == ["User: I like walnuts.", "Assistant: Fine."]
     ids = [line.id for line in lines_of(facts.memory)]
     facts.forget(ids[0])
@@ -187,9 +194,9 @@ def test_a_message_that_was_edited_in_place_takes_the_place_of_what_was_read(fou
     _, durable = store
     import_messages(durable, found(openwebui("I live in Oslo. I am Ann.", "Noted.")))
     new = found(openwebui("I live in Rome. I am Ann.", "Noted."))
-    assert import_messages(durable, new) == Imported(0, 2, new.skipped, changed=1)
+    assert import_messages(durable, new) == ImportReport(0, 2, new.skipped, changed=1)
     assert sorted(texts(durable)) == ["Assistant: Noted.", "User: I live in Rome. I am Ann."]
-    assert import_messages(durable, new) == Imported(0, 2, new.skipped)
+    assert import_messages(durable, new) == ImportReport(0, 2, new.skipped)
     durable.undo(len(durable.history()), importing.Origin("ann"))  # what a user took back stays so
     assert import_messages(durable, new).changed == 0
 
@@ -446,7 +453,7 @@ def test_an_agent_reads_what_was_archived_and_its_lines_are_there_once(found, fo
         return "+ user city Oslo"
 
     agent = reads(journal, script)
-    report = read_with(agent, MARTA, found(chatgpt()))
+    report = import_with_agent(agent, MARTA, found(chatgpt()))
     assert (report.read, report.there) == (3, 0)
     assert seen == [f"{SAID[0][1]}\n{SAID[1][1]}\nand by train?\n{SAID[3][1]}"]
     assert lines(facts) == SAID
@@ -455,7 +462,7 @@ def test_an_agent_reads_what_was_archived_and_its_lines_are_there_once(found, fo
     agent.undo(6, namespace=MARTA)  # as if the agent had not read: the lines as they were
     assert sorted(lines(facts)) == sorted(SAID)
     assert {line.id for line in lines_of(facts.memory)} == {f"line-{n}" for n in range(1, 5)}
-    again = read_with(agent, MARTA, found(chatgpt()))
+    again = import_with_agent(agent, MARTA, found(chatgpt()))
     assert (again.read, again.there, len(seen)) == (0, 3, 1)
     assert import_messages(facts, found(chatgpt())).there == 3
     assert journal.verify().ok
@@ -468,7 +475,7 @@ def test_an_agent_does_not_read_what_was_forgotten_since(found, folder):
     facts.forget("line-1")
     seen = []
     agent = reads(journal, lambda prompt: seen.append(chunk_in(prompt)) or "")
-    report = read_with(agent, MARTA, found(chatgpt()))
+    report = import_with_agent(agent, MARTA, found(chatgpt()))
     assert report.read == 2 and "Oslo" not in seen[0]
     assert report.skipped["message of which a line was forgotten or taken back"] == 1
 
@@ -498,8 +505,8 @@ def test_an_agent_that_fails_in_a_long_message_goes_on_at_the_next_piece(
 
     agent = reads(folder / "m.db", script, max_chunk_tokens=300, archive=archive)
     with pytest.raises(ServiceError):
-        read_with(agent, MARTA, long)
-    report = read_with(agent, MARTA, long)
+        import_with_agent(agent, MARTA, long)
+    report = import_with_agent(agent, MARTA, long)
     assert (report.read, report.there) == (2, 3)
     assert len(seen) > 4 and [word for word in " ".join(seen).split() if "word" in word] == said
     with agent.durable(MARTA) as durable:
@@ -513,11 +520,11 @@ def test_two_agents_of_one_name_do_not_read_the_same(found, folder):
 
     def script(prompt):
         if journal.namespaces() == ():
-            read_with(other, MARTA, found(chatgpt()))
+            import_with_agent(other, MARTA, found(chatgpt()))
         return "+ user city Oslo"
 
     with pytest.raises(JournalConflictError):
-        read_with(reads(journal, script), MARTA, found(chatgpt()))
+        import_with_agent(reads(journal, script), MARTA, found(chatgpt()))
 
 
 def test_a_message_with_its_own_label_in_it_is_not_taken_for_forgotten(found, folder):
@@ -525,7 +532,7 @@ def test_a_message_with_its_own_label_in_it_is_not_taken_for_forgotten(found, fo
     told = node("u3", "a2", "user", "I asked.\nUser: Yes?\nUser: No.\nSo it was.", 1714643999)
     chats = found(chatgpt(more=[told], last="u3"))
     import_messages(journal.memory(MARTA, MemorySchema.load("facts")), chats)
-    assert read_with(reads(journal, lambda _: ""), MARTA, chats).read == 4
+    assert import_with_agent(reads(journal, lambda _: ""), MARTA, chats).read == 4
 
 
 def test_what_was_forgotten_or_archived_while_an_agent_reads_is_not_read_and_not_doubled(
@@ -542,15 +549,15 @@ def test_what_was_forgotten_or_archived_while_an_agent_reads_is_not_read_and_not
 
     forgets = reads(journal, forget)
     with pytest.raises(JournalConflictError, match="forgotten meanwhile"):
-        read_with(forgets, MARTA, found(chatgpt()))
+        import_with_agent(forgets, MARTA, found(chatgpt()))
     assert lines(facts) == SAID[1:] and facts.sources("scripted") == set()
-    assert read_with(reads(journal, lambda _: ""), MARTA, found(chatgpt())).read == 2
+    assert import_with_agent(reads(journal, lambda _: ""), MARTA, found(chatgpt())).read == 2
     assert lines(facts) == SAID[1:]
     journal.forget(MARTA)
     archives = reads(journal, lambda _: import_messages(facts, found(chatgpt())) and "")
     with pytest.raises(JournalConflictError, match="imported or"):
-        read_with(archives, MARTA, found(chatgpt()))
-    assert read_with(reads(journal, lambda _: ""), MARTA, found(chatgpt())).read == 3
+        import_with_agent(archives, MARTA, found(chatgpt()))
+    assert import_with_agent(reads(journal, lambda _: ""), MARTA, found(chatgpt())).read == 3
     assert lines(facts) == SAID
 
 

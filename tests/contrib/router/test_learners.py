@@ -15,7 +15,7 @@ from memalpha.contrib.router.learner import (
     learn_as_group,
     make_agents,
     relative_returns,
-    replay,
+    replay_episodes,
     seeds_of,
 )
 from memalpha.contrib.router.policy import (
@@ -29,7 +29,7 @@ from memalpha.contrib.router.policy import (
     batch_of,
     gae,
     make_policy,
-    normalised,
+    normalise_values,
     pack,
     ppo_losses,
     unpack,
@@ -192,7 +192,10 @@ def test_one_update_of_one_batch_is_one_clipped_adam_step():
     agent.set_rates(0.25)  # of the run is left
     report = agent.update(batch, 0, per_decider=True)
     total, _ = ppo_losses(
-        twin, batch._replace(advantages=normalised(batch.advantages)), options, per_decider=True
+        twin,
+        batch._replace(advantages=normalise_values(batch.advantages)),
+        options,
+        per_decider=True,
     )
     total.backward()
     gradients = [p.grad for p in twin.parameters()]
@@ -266,7 +269,7 @@ def test_old_steps_are_replayed_with_todays_probabilities_values_and_bounded_rat
         ended,
         ended,
     )
-    found = batch_of(replay(policy, old, max_ratio=5.0), PPOOptions(gamma=0.5, lam=0.5))
+    found = batch_of(replay_episodes(policy, old, max_ratio=5.0), PPOOptions(gamma=0.5, lam=0.5))
     torch.testing.assert_close(found.log_probs, batch.log_probs)
     torch.testing.assert_close(found.weights, torch.tensor([1.0, math.exp(-1), 5.0]))
     value, after = policy.value(batch.observations).detach(), policy.value(reached).detach()

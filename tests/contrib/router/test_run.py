@@ -14,15 +14,15 @@ import torch
 import yaml
 
 from memalpha.cli import run as command
-from memalpha.contrib.router.learner import MAPPO, LinUCB, collect
+from memalpha.contrib.router.learner import MAPPO, LinUCB, collect_episodes
 from memalpha.contrib.router.policy import Checkpoint, NetworkOptions, PPOOptions
 from memalpha.contrib.router.run import (
     load_config,
     log_tasks,
     make_learner,
     make_tasks,
-    measure,
-    train,
+    measure_router,
+    train_policies,
 )
 from memalpha.contrib.router.tasks import (
     LogOptions,
@@ -73,13 +73,13 @@ def test_a_resumed_run_ends_bit_for_bit_where_the_uninterrupted_one_does(tmp_pat
         if row["step"] == 720:  # a step after the last checkpoint
             raise KeyboardInterrupt
 
-    whole = train(config(learner), tmp_path / "whole")
+    whole = train_policies(config(learner), tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        train(config(learner), tmp_path / "cut", stop)
+        train_policies(config(learner), tmp_path / "cut", stop)
     assert len((tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()) == 3
     with pytest.raises(RunFolderError, match="clip, seed"):
-        train(config(learner, seed=1, clip=0.3), tmp_path / "cut", resume=True)
-    again = train(config(learner), tmp_path / "cut", resume=True)
+        train_policies(config(learner, seed=1, clip=0.3), tmp_path / "cut", resume=True)
+    again = train_policies(config(learner), tmp_path / "cut", resume=True)
     assert (tmp_path / "cut" / "metrics.jsonl").read_text() == (
         tmp_path / "whole" / "metrics.jsonl"
     ).read_text()
@@ -99,7 +99,7 @@ def test_a_resumed_run_ends_bit_for_bit_where_the_uninterrupted_one_does(tmp_pat
 
 @pytest.mark.parametrize(("learner", "reached"), [("mappo", 0.7), ("grpo", 0.5), ("linucb", 0.9)])
 def test_learners_learn_episodes_of_unequal_length(tmp_path, config, learner, reached):
-    summary = train(config(learner, steps=3_600), tmp_path / "run")
+    summary = train_policies(config(learner, steps=3_600), tmp_path / "run")
     assert reached < summary["fraction_of_optimal"] <= 1
     rows = [
         json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
@@ -112,7 +112,7 @@ def test_measuring_adds_up_whole_episodes_and_the_best_router_reaches_the_optimu
     oracle = SimpleNamespace(
         probabilities=lambda seen: task.gains(seen.reshape(len(seen), 2, -1).astype(float))
     )
-    best = measure(oracle, task, 200, 0)
+    best = measure_router(oracle, task, 200, 0)
     assert best["fraction_of_optimal"] == pytest.approx(1) and best["episodes"] == 200
     assert best["reward"] == pytest.approx(task.begin(200, 0, held_out=True).optimum.mean())
 
@@ -327,10 +327,10 @@ def test_mappo_and_linucb_learn_from_a_skewed_log_with_two_actors(tmp_path):
         MAPPO(train.shape, NetworkOptions("team", hidden=(16,)), ppo, 0),
         LinUCB(train.shape),
     ):
-        before = measure(learner, test, 0, 0)["reward"]
+        before = measure_router(learner, test, 0, 0)["reward"]
         for i in range(8):
             learner.update(train, 256, 4, i, 1.0)
-        assert measure(learner, test, 0, 0)["reward"] > before + 0.2
+        assert measure_router(learner, test, 0, 0)["reward"] > before + 0.2
 
 
 # ---------------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ def test_an_environment_of_ones_own_tells_terminated_from_truncated(monkeypatch)
 
     monkeypatch.setattr("memalpha.contrib.router.tasks.load_function", lambda place, what: Walk)
     task = EnvironmentTask(EnvironmentOptions("walk:Walk"))
-    steps = collect(
+    steps = collect_episodes(
         task, [First()], episodes=2, length=4, seeds=[0, 0]
     )  # seeds 0 and 1 of the copies
     assert (
@@ -389,6 +389,6 @@ def test_an_environment_of_ones_own_tells_terminated_from_truncated(monkeypatch)
         task.shape, NetworkOptions("team", hidden=(4,)), PPOOptions(lr_actor=0.05, target_kl=0.0), 0
     )
     learner.update(task, 8, 12, 0, 1.0)
-    assert measure(learner, task, 4, 0)["reward"] == 3
+    assert measure_router(learner, task, 4, 0)["reward"] == 3
     several = {"space": gymnasium.spaces.MultiDiscrete([2, 2])}
     assert EnvironmentTask(EnvironmentOptions("walk:Walk", several)).shape.deciders == 2

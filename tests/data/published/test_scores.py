@@ -13,7 +13,7 @@ from collections import defaultdict
 import pytest
 
 from memalpha.data.published.stems import stem
-from memalpha.data.published.titles import read_titles, recommended
+from memalpha.data.published.titles import read_titles, titles_in
 from memalpha.qa.metrics import score
 from memalpha.types import Answer, Question
 from tests.helpers.data_samples import load, mab_row, memalpha_row, write
@@ -316,5 +316,5 @@ def test_recommendations_without_the_table_are_not_scored(tmp_path, table):
 
 
 def test_what_is_recommended():
-    assert recommended("Here: 1) A, 2) B") == ["Here: 1) A", "B"]
-    assert recommended("1. A (1999)\n2 - B  C\n10、D") == ["A", "B C", "D"]
+    assert titles_in("Here: 1) A, 2) B") == ["Here: 1) A", "B"]
+    assert titles_in("1. A (1999)\n2 - B  C\n10、D") == ["A", "B C", "D"]
