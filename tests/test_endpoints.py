@@ -443,6 +443,7 @@ def test_batches_of_a_client_use_one_connection_also_in_a_running_loop_and_keep_
     chat_server, client, monkeypatch
 ):
     monkeypatch.setattr("memalpha.http._IDLE", 60.0)
+    chat_server.keep_alive = True
 
     async def in_a_notebook():
         return complete(client, chat("x"), GREEDY).text
@@ -455,6 +456,7 @@ def test_batches_of_a_client_use_one_connection_also_in_a_running_loop_and_keep_
 
 
 def test_copies_have_connections_of_their_own_which_end_with_them(chat_server, client):
+    chat_server.keep_alive = True
     complete(client, chat("x"), GREEDY)
     copies = [copy.copy(client), copy.deepcopy(client), pickle.loads(pickle.dumps(client))]
     copies.append(dataclasses.replace(client, model="n"))

@@ -84,6 +84,7 @@ class StubServer:
         self.asked: list[tuple[str, str]] = []  # method and path of every request
         self.active = self.most_active = 0
         self.delay = 0.0
+        self.keep_alive = False  # whether a connection may be used again
         self.released = threading.Event()
         self.lock = threading.Lock()
         self._http = _Server(("127.0.0.1", port), _handler(self))
@@ -140,6 +141,8 @@ def _handler(stub):
             for name, value in fault.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(fault.body) + fault.cut))
+            if not stub.keep_alive:
+                self.send_header("Connection", "close")
             self.end_headers()
             with suppress(OSError):
                 self.wfile.write(fault.body)
