@@ -23,7 +23,7 @@ from pydantic import (
 
 from memalpha.config import Options
 from memalpha.errors import InputError, ServiceError, raise_on_partial
-from memalpha.http import HTTPClient, RequestRefused, Transient, read_json
+from memalpha.http import HTTPClient, RequestRefused, Transient, parse_reply
 from memalpha.text.encoding import without_system
 from memalpha.text.quoting import break_marks
 from memalpha.text.thinking import content_of
@@ -200,7 +200,7 @@ class ChatClient(HTTPClient, Options):
         return {name: value for name, value in asked.items() if value is not None}
 
     def _parse(self, raw: bytes, body: JsonMapping) -> Completion:
-        reply = read_json(_Chat, raw)
+        reply = parse_reply(_Chat, raw)
         server = f"{self.url(self.route)}: {self.model}"
         if reply.tool_calls:
             raise ServiceError(

@@ -303,7 +303,7 @@ def open_client(headers: Mapping[str, str], **options: Any) -> "httpx2.AsyncClie
     )
 
 
-def read_json(shape: type[_Shape], raw: bytes) -> _Shape:
+def parse_reply(shape: type[_Shape], raw: bytes) -> _Shape:
     """Read the fields of a reply; Transient if one is missing or of another type."""
     try:
         return shape.model_validate_json(raw, strict=True)

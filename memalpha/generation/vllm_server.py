@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from memalpha.endpoints import STOPS, ChatClient, Finish
 from memalpha.errors import InputError, PartialServiceError, ServiceError
-from memalpha.http import Transient, read_json
+from memalpha.http import Transient, parse_reply
 from memalpha.text.encoding import more_ends
 from memalpha.text.thinking import decode_completion
 from memalpha.types import Completion, JsonMapping, JsonObject, Prompt, Sampling
@@ -70,7 +70,7 @@ class _Tokens(ChatClient):
         }
 
     def _parse(self, raw: bytes, body: JsonMapping) -> Completion:
-        drawn = read_json(_CompletionReply, raw)
+        drawn = parse_reply(_CompletionReply, raw)
         problem = token_problem(drawn.ids, drawn.logprobs, body["max_tokens"], self.vocabulary)
         if problem:
             raise Transient(f"the reply has {problem}")
@@ -207,7 +207,7 @@ class VLLMServers:
         """
         try:
             return [
-                str(model.get("id")) for model in read_json(_Models, client.call("models")).data
+                str(model.get("id")) for model in parse_reply(_Models, client.call("models")).data
             ]
         except (ServiceError, Transient):
             if fail:

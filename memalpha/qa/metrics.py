@@ -205,7 +205,7 @@ def _labels(question: Question) -> set[int]:
 
 # ------------------------------------------------------------------------------------------------
 # bound to the subject
-def bound(question: Question, answer: Answer) -> float:
+def bound_to_subject(question: Question, answer: Answer) -> float:
     """1 if the answer gives an accepted answer for the right subject and no stale value.
 
     Passages: one passage contains subject and accepted answer as whole words; no passage with the
@@ -296,7 +296,7 @@ METRICS: dict[str, Callable[[Question, Answer], float]] = {
     "boxed": boxed_label,
     "label": label,
     "keywords": keywords,
-    "bound": bound,
+    "bound": bound_to_subject,
     "bound_all": bound_all,
     "absent": absent,
 }

@@ -50,7 +50,7 @@ class _Begin(Registration):
     time: Stamp
 
 
-class _Forgotten(BaseModel):
+class _ForgottenLine(BaseModel):
     forgotten: Chain
 
 
@@ -61,7 +61,7 @@ class _RecordLine(BaseModel):
 _LINES: dict[str, type[BaseModel]] = {
     "begin": _Begin,
     "record": _RecordLine,
-    "forgotten": _Forgotten,
+    "forgotten": _ForgottenLine,
 }
 
 
@@ -116,7 +116,7 @@ def import_journal(journal: Journal, path: str | Path) -> int:
                     chains[begin.begin] = []
                 case _RecordLine(record=record) if record.ns in chains:
                     chains[record.ns].append(record)
-                case _Forgotten(forgotten=ns):
+                case _ForgottenLine(forgotten=ns):
                     _take_receipt(journal, ns, where)
                 case _:
                     raise InputError(

@@ -21,7 +21,7 @@ from memalpha.agent.rollout import BeginEpisodes, Rollout
 from memalpha.agent.step import AgentStep
 from memalpha.rewards import StepReward
 from memalpha.training.schedule import (
-    Draw,
+    RolloutDraw,
     at_once,
     in_background,
     instances_of_draw,
@@ -73,10 +73,10 @@ class RolloutSampler:
         self.begin = begin
         self.plan = plan
         self._ready = ready
-        self._ahead = deque[Draw]()  # drawn, not yet trained; the oldest first
+        self._ahead = deque[RolloutDraw]()  # drawn, not yet trained; the oldest first
         self._scoring = threading.Lock()
 
-    def take(self, step: int, last_step: int) -> Draw:
+    def take(self, step: int, last_step: int) -> RolloutDraw:
         """Return the draw of a step, whose rollouts and rewards may still be to come.
 
         With staleness 0 it is drawn now; else the draws of later steps, up to ``last_step``, are
@@ -94,7 +94,7 @@ class RolloutSampler:
         for drawn in self._ahead:
             drawn.rollouts.result()
 
-    def _draw(self, step: int) -> Draw:
+    def _draw(self, step: int) -> RolloutDraw:
         """Begin the rollouts that ``step`` trains; they are scored in the background."""
         engine = self.generator
         concurrent = isinstance(engine, AdapterEngine) and engine.concurrent
@@ -104,7 +104,7 @@ class RolloutSampler:
             rollouts = start(
                 partial(run, self.generator, self.sampling(step), self.plan.group_size)
             )
-        return Draw(rollouts, in_background(partial(self._score, rollouts)))
+        return RolloutDraw(rollouts, in_background(partial(self._score, rollouts)))
 
     def _score(self, rollouts: Future[list[Rollout]]) -> list[list[StepReward]]:
         drawn = rollouts.result()

@@ -61,7 +61,7 @@ def of_each_kind(kinds: Sequence[str], count: int, rng: random.Random) -> list[i
     return sorted(place for *_, place in sorted(ranks)[:count])
 
 
-class Draw(NamedTuple):
+class RolloutDraw(NamedTuple):
     """The rollouts of a draw and their rewards, each perhaps still to come."""
 
     rollouts: Future[list[Rollout]]

@@ -33,7 +33,7 @@ from memalpha.rewards import RewardConfig
 from memalpha.training.credit import StepCredit
 from memalpha.types import Entry, ReadRequest
 
-OWED, AGAIN = "evidence", "asked_again"  # of ``Rollout.credits``
+OWED, ASKED_AGAIN = "evidence", "asked_again"  # of ``Rollout.credits``
 SHARE = 0.5
 """Part of ``accuracy_weight`` that pays evidence; the rest pays the accuracy of the rollout."""
 
@@ -55,7 +55,7 @@ class EvidenceCredit(StepCredit):
     def metrics(self, rollouts: Sequence[Rollout]) -> Mapping[str, tuple[float, int]]:
         """Return how often was asked again, for each question that is asked anyway."""
         asked = sum(len(rollout.questions) for rollout in rollouts)
-        again = sum(sum(rollout.credits[AGAIN]) for rollout in rollouts)
+        again = sum(sum(rollout.credits[ASKED_AGAIN]) for rollout in rollouts)
         return {"evidence/asked_again": (again, asked)}
 
 
@@ -71,7 +71,7 @@ def ask_without(rollouts: Sequence[Rollout], evaluator: QAEvaluator) -> None:
     requests: list[ReadRequest] = []
     paid: list[tuple[Rollout, int, float]] = []  # whom a request pays: rollout, step, score
     for rollout in rollouts:
-        rollout.credits = {name: [0.0] * len(rollout.steps) for name in (OWED, AGAIN)}
+        rollout.credits = {name: [0.0] * len(rollout.steps) for name in (OWED, ASKED_AGAIN)}
         for record in rollout.questions:
             if not record.score > 0:  # wrong, or not scored
                 continue
@@ -83,7 +83,7 @@ def ask_without(rollouts: Sequence[Rollout], evaluator: QAEvaluator) -> None:
                 if step is not None:
                     others = found.passages[:place] + found.passages[place + 1 :]
                     requests.append(ReadRequest(question, others))
-                    rollout.credits[AGAIN][step] += 1
+                    rollout.credits[ASKED_AGAIN][step] += 1
                     paid.append((rollout, step, record.score))
     for (rollout, step, score), record in zip(paid, evaluator.ask(requests), strict=True):
         rollout.credits[OWED][step] += (score - record.score) / len(rollout.questions)

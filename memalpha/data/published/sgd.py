@@ -20,7 +20,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from memalpha.data.chunks import Session, Turn, dialogue_chunks
 from memalpha.data.rows import Row, data_files, iter_rows, path_exists
 from memalpha.data.source import Bounds, CommonOptions, Draft, SkippedItem, Source, read_each
-from memalpha.qa.metrics import bound, contains, words
+from memalpha.qa.metrics import bound_to_subject, contains, words
 from memalpha.types import Answer, Chunk, Fact, FactAction, Question, TokenCounter
 
 # of a value; {} is a description, e.g. "the city in which the restaurant is located"
@@ -278,7 +278,7 @@ def _is_ambiguous(trace: _Trace, others: Sequence[Fact]) -> bool:
     told = [(note, value) for note in notes for value in (*asked.answers, *asked.stale)]
     told += [(fact.note, fact.previous or "") for fact in trace.facts]
     answer = Answer("", (trace.facts[-1].note,))
-    return any(contains(*each) for each in told) or not bound(asked, answer)
+    return any(contains(*each) for each in told) or not bound_to_subject(asked, answer)
 
 
 def _trace(
