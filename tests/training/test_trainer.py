@@ -101,7 +101,7 @@ PATIENCE = 30  # seconds
 def test_the_next_batch_is_drawn_while_one_is_scored_and_none_beyond_the_last(tmp_path):
     made, steps = make_trainer(Case(steps=2, staleness=1), tmp_path), 2
     drawn_at, read, second_drawn, waited = [], [], threading.Event(), []
-    draw, score = made._draw, made.scorer.score
+    draw, score = made.sampler._draw, made.scorer.score
 
     def watched(step):
         drawn_at.append((step, made.state.global_step))
@@ -115,13 +115,13 @@ def test_the_next_batch_is_drawn_while_one_is_scored_and_none_beyond_the_last(tm
         waited.append(second_drawn.wait(PATIENCE))
         return score(rollouts)
 
-    made._draw, made.scorer.score = watched, late
+    made.sampler._draw, made.scorer.score = watched, late
     made.train()
     assert drawn_at == [(0, 0), (1, 0)] and waited == [True] * steps
     assert (
         read[0] | read[1] == {"i0", "i1", "i2", "i3"} and not read[0] & read[1]
     )  # an epoch, each instance once
-    assert made.state.global_step == steps and not made._drawn
+    assert made.state.global_step == steps and not made.sampler._ahead
 
 
 def test_the_policy_cannot_draw_and_answer_at_once():
