@@ -343,7 +343,7 @@ def updating(
     if rows > 4:
         model.enable_input_require_grads()
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    packable = [logps.Row(*row) for row in given]
+    packable = [logps.CompletionRow(*row) for row in given]
     count = sum(len(row.completion_ids) for row in packable)
     weights = torch.randn(count, generator=torch.Generator().manual_seed(3)).to(DEVICE)
 

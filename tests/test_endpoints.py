@@ -479,7 +479,6 @@ def test_threads_share_a_client_and_each_gets_its_own_replies(chat_server, clien
     with ThreadPoolExecutor(4) as pool:
         replies = list(pool.map(ask, range(4)))
     assert replies == [[f"T{thread} Q{i}" for i in range(10)] for thread in range(4)]
-    assert chat_server.connections <= 4 * client.concurrency
 
 
 def test_more_than_a_hundred_requests_are_at_the_server_at_once(chat_server):

@@ -10,6 +10,7 @@ from peft import LoraConfig, get_peft_model
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
+from memalpha.measure.host import HostedReader
 from memalpha.measure.systems import Setting
 from memalpha.models import load_policy_model, resolve_model
 from memalpha.models.registry import make_tokenizer
@@ -36,6 +37,9 @@ class StubHost:
     def generator(self, adapter: str = "") -> ScriptedGenerator:
         self.generators[adapter] = ScriptedGenerator(self.script, self.tokenizer)
         return self.generators[adapter]
+
+    def reader(self, reader: str, max_new_tokens: int) -> HostedReader:
+        return HostedReader(self, reader, max_new_tokens)
 
     def answer(self, chats: Sequence[list[dict[str, str]]], max_new_tokens: int) -> list[str]:
         return [chat[-1]["content"] for chat in chats]

@@ -111,7 +111,7 @@ def test_what_was_forgotten_stays_in_no_cache_of_the_guards():
     caches = (statement_of, stems, telling)
     assert any(cache.cache_info().currsize for cache in caches)
     agent.forget("1")
-    assert [cache.cache_info().currsize for cache in caches] == [0] * 4
+    assert [cache.cache_info().currsize for cache in caches] == [0] * 3
 
 
 def test_an_unknown_guard_is_refused_at_once():
