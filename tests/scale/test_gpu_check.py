@@ -128,7 +128,7 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
         "B2": (logps, "frozen_head", lambda model: None),
         "B3": (attention, "group_layout", square),
         "B4": (precision, "check_types", lambda dtype, training: None),
-        "B7": (decoding, "draw", waiting),
+        "B7": (decoding, "draw_tokens", waiting),
         "B5": (trainer, "finite_gradients", lambda model: True),
         "B6": (prepare, "plain", lambda *tensors, **kind: False),
     }
