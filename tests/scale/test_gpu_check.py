@@ -130,7 +130,7 @@ def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
         "B4": (precision, "check_types", lambda dtype, training: None),
         "B7": (decoding, "draw_tokens", waiting),
         "B5": (trainer, "finite_gradients", lambda model: True),
-        "B6": (prepare, "plain", lambda *tensors, **kind: False),
+        "B6": (prepare, "with_plain_products", lambda *tensors, **kind: False),
     }
     for name, fault in {"B1": None, **faults}.items():
         with monkeypatch.context() as planted:
