@@ -225,7 +225,7 @@ class HTTPClient:
     ) -> bytes:
         """Send one request in at most ``timeout`` seconds; the bytes of a reply of success.
 
-        Transient, Refused, or InputError for a wrong setup.
+        Transient, RequestRefused, or InputError for a wrong setup.
         """
         import httpx2
 

@@ -61,11 +61,7 @@ class PackedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         with restoring([args], "model_init_kwargs"):
             if has_adapter or not args.beta:  # TRL loads no reference, and says it ignores them
                 args.model_init_kwargs = None
-            super().__init__(
-                model=model,
-                args=args,
-                **kwargs,
-            )
+            super().__init__(model=model, args=args, **kwargs)
         # as the generator: TRL does not ask the chat template
         self.eos_token_ids = sorted(end_ids(self.model, self.processing_class))
         check_scaler(self.accelerator)

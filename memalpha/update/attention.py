@@ -4,8 +4,8 @@ A pack is [prefix A][rest of row 1][rest of row 2]...[prefix B]... (``logps.pack
 equal those of a dense mask; masked keys are skipped. Calls without ``prefix_layout`` run plain
 ``sdpa``, so generation, saving and evaluation do not change.
 
-Three layouts of a pack do the same: :class:`Flash` where flash attention runs, :class:`Tiled` in
-float32 on a CPU, else :class:`Padded`.
+Three layouts of a pack do the same: :class:`Flash` where flash attention runs,
+:class:`TiledProducts` in float32 on a CPU, else :class:`PaddedAttention`.
 """
 
 from collections.abc import Sequence

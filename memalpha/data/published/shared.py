@@ -64,7 +64,7 @@ def summary_question(
     metric: str,
     evidence: tuple[int, ...] | None = None,
 ) -> Question | SkippedItem:
-    """Return a question for a summary; Skipped if it is scored by keywords and has none."""
+    """Return a question for a summary; SkippedItem if it is scored by keywords and has none."""
     golds = keyphrases("\n".join(summary)) if metric == "keywords" else summary
     if summary and not golds:
         return SkippedItem("no keywords")
