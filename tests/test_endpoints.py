@@ -472,6 +472,8 @@ def test_copies_have_connections_of_their_own_which_end_with_them(chat_server, c
 
 
 def test_threads_share_a_client_and_each_gets_its_own_replies(chat_server, client):
+    chat_server.keep_alive = True
+
     def ask(thread):
         chats = [chat(f"t{thread} q{i}") for i in range(10)]
         return [reply.text for reply in client.complete_many(chats, GREEDY)]
@@ -479,6 +481,7 @@ def test_threads_share_a_client_and_each_gets_its_own_replies(chat_server, clien
     with ThreadPoolExecutor(4) as pool:
         replies = list(pool.map(ask, range(4)))
     assert replies == [[f"T{thread} Q{i}" for i in range(10)] for thread in range(4)]
+    assert chat_server.connections <= 4 * client.concurrency
 
 
 def test_more_than_a_hundred_requests_are_at_the_server_at_once(chat_server):

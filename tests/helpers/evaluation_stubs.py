@@ -41,9 +41,6 @@ class StubHost:
     def reader(self, reader: str, max_new_tokens: int) -> HostedReader:
         return HostedReader(self, reader, max_new_tokens)
 
-    def answer(self, chats: Sequence[list[dict[str, str]]], max_new_tokens: int) -> list[str]:
-        return [chat[-1]["content"] for chat in chats]
-
 
 def setting(
     instances,
