@@ -42,6 +42,7 @@ from memalpha.qa.readers import (
     RecallReader,
     open_reader,
     reader_messages,
+    reader_of_kind,
 )
 from memalpha.record.folder import MARKER, RunFolder, check_place, environment, folder_digest
 from memalpha.record.lock import FolderLock
@@ -316,9 +317,8 @@ def make_reader(
             "full context",
         )
     budget = left if reads_window else setting.reader_tokens
-    source = {"trained": spec.adapter}.get(spec.kind, spec.kind)
     return open_reader(
-        evaluation.endpoints.reader_client() if source == "endpoint" else source,
+        reader_of_kind(spec.kind, spec.adapter, evaluation.endpoints.reader_client),
         budget,
         setting.count,
         lambda reader: setting.host.reader(str(reader), spec.max_new_tokens),

@@ -233,6 +233,15 @@ class ReaderModel(Protocol):
         """Return a reply to each chat."""
 
 
+def reader_of_kind(kind: str, adapter: str, client: Callable[[], ChatClient]) -> str | ChatClient:
+    """Return what ``open_reader`` opens for a kind of reader in options: ``trained`` is the folder
+    ``adapter``, ``endpoint`` the client that ``client`` makes; the others are their own names.
+    """
+    if kind == "endpoint":
+        return client()
+    return adapter if kind == "trained" else kind
+
+
 def open_reader(
     reader: str | Path | ChatClient,
     budget_tokens: int,

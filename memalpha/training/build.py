@@ -36,7 +36,7 @@ from memalpha.models import load_policy_model, resolve_model
 from memalpha.models.policy import PolicyModel
 from memalpha.models.readers import load_reader
 from memalpha.qa import judges, readers
-from memalpha.qa.readers import QAEvaluator, open_reader
+from memalpha.qa.readers import QAEvaluator, open_reader, reader_of_kind
 from memalpha.text.thinking import opens_thinking
 from memalpha.training.config import PolicyOptions, RunOptions, TrainArguments
 from memalpha.training.credit import make_credit
@@ -334,7 +334,6 @@ def make_training_reader(
     run: RunOptions, agent: AgentStep, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> Reader:
     """Return the reader the options name."""
-    source = {"trained": run.reader_adapter}.get(run.reader, run.reader)
     load = partial(
         load_reader,
         policy=PolicyModel(model, tokenizer),
@@ -342,7 +341,7 @@ def make_training_reader(
         device=PartialState().device,
     )
     return open_reader(
-        run.reader_client() if source == "endpoint" else source,
+        reader_of_kind(run.reader, run.reader_adapter, run.reader_client),
         agent.config.reader_tokens,
         agent.encoder.count,
         load,
