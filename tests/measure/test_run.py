@@ -20,6 +20,7 @@ import yaml
 from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
 from memalpha.data.synthetic import PRESETS, generate
+from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError, RunFolderError, ServiceError
 from memalpha.measure.options import ReaderSpec, SetSpec, make_system, parse_evaluate_options
 from memalpha.measure.run import MODEL_INPUTS, Asks, LoadedSet, evaluate, make_reader
@@ -456,7 +457,8 @@ def test_a_reader_has_the_common_budget_unless_the_system_reads_the_window():
     loaded = LoadedSet(SimpleNamespace(name="set"), (MARTA,), where)
 
     def budget(spec: ReaderSpec, reads_window: bool) -> int:
-        return make_reader(spec, SimpleNamespace(), loaded, reads_window).budget_tokens
+        evaluation = SimpleNamespace(endpoints=EndpointOptions())
+        return make_reader(spec, evaluation, loaded, reads_window).budget_tokens
 
     assert budget(ReaderSpec("recall"), False) == budget(ReaderSpec("recall"), True) == 64
     assert budget(ReaderSpec("base"), False) == 64
