@@ -5,6 +5,7 @@ A replaced file is never seen half written. NaN and infinity are written as null
 
 import hashlib
 import json
+import logging
 import math
 import os
 import shutil
@@ -19,6 +20,7 @@ import yaml
 from memalpha.errors import InputError, RunFolderError
 from memalpha.types import JsonObject
 
+_logger = logging.getLogger(__name__)
 _DEEPEST = 64  # levels of nesting in a file of names and values
 # a lone surrogate becomes its JSON escape
 _UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}
@@ -185,20 +187,28 @@ def _flat(data: object, levels: int) -> bool:
     return levels > 0 and all(_flat(item, levels - 1) for item in items)
 
 
-def parse_line(line: bytes, path: Path, number: int) -> JsonObject:
-    """Read one line of a JSON-lines file.
+def read_lines(path: Path) -> Iterator[tuple[str, JsonObject]]:
+    """Iterate over the objects of a JSON-lines file, each with its place (file and line number);
+    nothing if the file is missing.
 
-    InputError with the line number if it is not an object.
+    A last line without its line break, which its writer did not finish, is left out with a warning.
+    InputError for a line that is damaged.
     """
-    try:
-        row = json.loads(line.decode("utf-8"))
-        if not isinstance(row, dict):
-            raise ValueError(f"it holds a {type(row).__name__}")
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}, line {number} is damaged: {error}", expected="one JSON object a line"
-        ) from error
-    return row
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    for number, line in enumerate(lines, 1):
+        where = f"{path}, line {number}"
+        if not line.endswith(b"\n"):
+            _logger.warning("%s ends in a cut line, of a run that was killed or runs", path)
+            return
+        try:
+            row = json.loads(line.decode("utf-8"))
+            if not isinstance(row, dict):
+                raise ValueError(f"it holds a {type(row).__name__}")
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"{where} is damaged: {error}", expected="one JSON object a line"
+            ) from error
+        yield where, row
 
 
 def finite(value: Any) -> Any:

@@ -32,7 +32,7 @@ from memalpha.files import (
     append_lines,
     drop_cut_line,
     file_sha256,
-    parse_line,
+    read_lines,
     read_object,
     write_lines,
     write_object,
@@ -283,14 +283,8 @@ class RunFolder:
         """Iterate over a JSON-lines file, nothing if it is missing; an incomplete last line is left
         out with a warning. InputError for a line that is damaged, or not of the ``shape``.
         """
-        path = self.path / name
-        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-        for number, line in enumerate(lines, 1):
-            if line.endswith(b"\n"):
-                row = parse_line(line, path, number)
-                yield check_shape(shape, row, f"{path}, line {number}") if shape else row
-            else:
-                _logger.warning("%s ends in a cut line, of a run that was killed or runs", path)
+        for where, row in read_lines(self.path / name):
+            yield check_shape(shape, row, where) if shape else row
 
     def metrics(self) -> list[JsonObject]:
         """One row per logged training step; InputError for one that is damaged."""

@@ -5,7 +5,6 @@ Held-out evaluation in training, ``rollout``, ``evaluate`` and ``poison`` write 
 computed is NaN in Python and null in a file, never 0.
 """
 
-import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from pydantic import TypeAdapter
 
 from memalpha.agent.rollout import Rollout, StepRecord
 from memalpha.errors import InputError
-from memalpha.files import append_lines, finite
+from memalpha.files import append_lines, finite, read_lines
 from memalpha.record.folder import mask_options
 from memalpha.record.shapes import Count, Number, Score
 from memalpha.record.statistics import estimate
@@ -133,13 +132,12 @@ def read_rows(path: str | Path) -> list[InstanceRow]:
     path = Path(path)
     path = path / RESULTS_FILE if path.is_dir() else path
     rows: dict[RowKey, InstanceRow] = {}
-    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
-    for number, line in enumerate(lines, 1):
+    for where, line in read_lines(path):
         try:
-            row = _LINE.validate_python(json.loads(line.decode("utf-8")))
+            row = _LINE.validate_python(line)
         except ValueError as error:
             fix = "take the line out; the same command makes it again"
-            raise InputError(f"{path}, line {number} is damaged: {error}", fix=fix) from error
+            raise InputError(f"{where} is damaged: {error}", fix=fix) from error
         rows.pop(row.key, None)
         rows[row.key] = row
     return list(rows.values())
