@@ -55,7 +55,7 @@ from memalpha.record.rows import (
     append_rows,
     read_rows,
 )
-from memalpha.retrieval.dense import forget_texts
+from memalpha.retrieval.embedders import forget_texts
 from memalpha.text.encoding import chat_ids
 from memalpha.types import (
     AnswerJudge,

@@ -20,7 +20,8 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.archive import by_assistant, losses, turn_of
-from memalpha.retrieval.dense import DenseSide, make_embedder
+from memalpha.retrieval.dense import DenseSide
+from memalpha.retrieval.embedders import make_embedder
 from memalpha.retrieval.lexical import LexicalIndex, word_cosines
 from memalpha.types import Embedder, Entry, Hit, Retriever
 

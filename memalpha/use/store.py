@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import ARCHIVE, MemorySchema
-from memalpha.retrieval.dense import forget_texts
+from memalpha.retrieval.embedders import forget_texts
 from memalpha.retrieval.two_layer import RetrieverFactory, TwoLayerRetriever, retriever_factory
 from memalpha.store.durable import DurableMemory
 from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt

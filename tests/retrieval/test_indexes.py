@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from transformers import AutoModel, AutoTokenizer
 
 from memalpha.errors import InputError
-from memalpha.retrieval.dense import (
+from memalpha.retrieval.dense import VectorIndex
+from memalpha.retrieval.embedders import (
     CachedEmbedder,
     HashingEmbedder,
     MiniLMEmbedder,
-    VectorIndex,
     make_embedder,
 )
 from memalpha.retrieval.lexical import STOP_WORDS, LexicalIndex, tokenize
@@ -129,7 +129,7 @@ def test_hashing_vectors_have_unit_length_and_depend_on_the_words_alone():
 
 def test_hashing_is_the_same_in_every_process():
     code = """
-from memalpha.retrieval.dense import HashingEmbedder
+from memalpha.retrieval.embedders import HashingEmbedder
 print(HashingEmbedder(8).embed(['Ann likes tea'])[0].tolist())
 """
     command = [sys.executable, "-c", code]

@@ -16,7 +16,7 @@ from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.retrieval import RetrievalConfig, RetrievalMode, two_layer
-from memalpha.retrieval.dense import CachedEmbedder, HashingEmbedder
+from memalpha.retrieval.embedders import CachedEmbedder, HashingEmbedder
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Operation, OperationKind
 from tests.helpers.brute_force import bm25, cosines, ranked, weighed

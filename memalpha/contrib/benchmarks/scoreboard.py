@@ -40,7 +40,7 @@ from memalpha.record.folder import MARKER, RunFolder, holds_something
 from memalpha.record.rows import InstanceRow, read_rows
 from memalpha.record.shapes import Number
 from memalpha.record.statistics import LEVEL, Estimate
-from memalpha.retrieval.dense import make_embedder
+from memalpha.retrieval.embedders import make_embedder
 from memalpha.types import EventReport, JsonMapping, JsonObject, silent
 
 PUBLISHED = "published.yaml"

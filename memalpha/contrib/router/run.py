@@ -40,7 +40,7 @@ from memalpha.contrib.router.tasks import (
 from memalpha.errors import InputError, RunFolderError
 from memalpha.record.folder import MARKER, RunFolder, environment
 from memalpha.record.lock import FolderLock
-from memalpha.retrieval.dense import make_embedder
+from memalpha.retrieval.embedders import make_embedder
 from memalpha.types import JsonMapping, JsonObject
 
 Learner = MAPPO | LinUCB  # MultiAgentGRPO is a MAPPO

@@ -55,7 +55,7 @@ from memalpha.contrib.router.policy import (
 )
 from memalpha.contrib.router.tasks import Experience
 from memalpha.errors import InputError
-from memalpha.retrieval.dense import make_embedder
+from memalpha.retrieval.embedders import make_embedder
 from memalpha.types import JsonMapping, JsonObject
 
 Features = Callable[[str, str], NDArray[np.float32]]  # of (text, context): a vector of one length

@@ -33,7 +33,7 @@ from memalpha.contrib.router.tasks import (
     split_log,
 )
 from memalpha.errors import InputError, RunFolderError
-from memalpha.retrieval.dense import HashingEmbedder
+from memalpha.retrieval.embedders import HashingEmbedder
 
 SMALL = {
     "task_options": {"dimension": 6, "choices": 3, "deciders": 2, "steps": 3, "p_end": 0.3},

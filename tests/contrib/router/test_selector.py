@@ -18,7 +18,7 @@ from memalpha.contrib.router.learner import GroupOptions, learn_as_group
 from memalpha.contrib.router.policy import NetworkOptions, PPOOptions, pack
 from memalpha.contrib.router.selector import SelectorOptions, ToolSelector, _pack
 from memalpha.errors import InputError
-from memalpha.retrieval.dense import HashingEmbedder
+from memalpha.retrieval.embedders import HashingEmbedder
 
 PPO = PPOOptions(lr_actor=1e-2, lr_critic=1e-2, batch_size=20, target_kl=0.1, entropy=0.0)
 OPTIONS = SelectorOptions(
