@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from typer import Context
 
 from memalpha.cli.console import (
-    complain,
     console,
     out,
     printable,
@@ -76,7 +75,6 @@ def _open(context: Context, options: bool, new: bool = True) -> Iterator[Convers
     """Give the conversation of one user with the agent that the options name; the store may be
     ``new``.
     """
-    from memalpha.retrieval import two_layer
     from memalpha.store.journal import Namespace
 
     quiet_libraries()
@@ -88,11 +86,6 @@ def _open(context: Context, options: bool, new: bool = True) -> Iterator[Convers
         with open_store(about.store, about.key_file) as memories:
             memories.journal.schema(namespace)  # there is such a memory
     with about.load(trained, base_reads=True) as agent:
-        with agent.durable(namespace) as durable:
-            size = durable.memory.clock - 1
-        if agent.step.new_retriever is two_layer.retriever_by_size and size > two_layer.EMBEDDED:
-            how = "searched by words (--retrieval hybrid: by meaning, slower)"
-            complain(f"{size} operations: {how}")
         yield Conversation(agent, namespace)
 
 

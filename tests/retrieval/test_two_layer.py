@@ -15,7 +15,7 @@ from numpy.linalg import norm
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
-from memalpha.retrieval import RetrievalConfig, RetrievalMode, two_layer
+from memalpha.retrieval import RetrievalConfig, RetrievalMode, ranking
 from memalpha.retrieval.embedders import CachedEmbedder, HashingEmbedder
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Operation, OperationKind
@@ -136,7 +136,7 @@ def test_a_text_that_one_ranking_leaves_out_has_its_score_in_the_other_all_the_s
     for name in names:  # farther and farther from the query
         angle = int(name[-1]) / 9
         embedder.rows[name] = [np.cos(angle), np.sin(angle)]
-    monkeypatch.setattr(two_layer, "WEIGHED", 1)
+    monkeypatch.setattr(ranking, "WEIGHED", 1)
     hits = retriever(holding(*names), "hybrid", embedder=embedder).search("tea 0", 1)
     assert texts(hits) == [best] and hits[0].score == pytest.approx(value, abs=1e-6)
 

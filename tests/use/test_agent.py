@@ -17,7 +17,6 @@ from memalpha.contrib.clients.chatting import ChatMemory
 from memalpha.errors import InputError, JournalBusyError
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.models.registry import make_tokenizer
-from memalpha.retrieval import two_layer
 from memalpha.store.journal import Journal, Namespace, Origin, hash_prompt
 from memalpha.types import Entry, Operation, OperationKind, ResultCode
 from memalpha.use.access import Caller
@@ -339,23 +338,3 @@ def test_without_a_model_each_memory_is_read_with_its_own_schema(tmp_path, schem
             assert journal.schema(IVAN).name == "small_core"
             with pytest.raises(InputError, match="files"):  # of a program: no memory of statements
                 agent.add("x", namespace="zoe")
-
-
-def test_without_a_model_a_large_memory_is_searched_by_words(tmp_path, monkeypatch):
-    made = []
-    factory = two_layer.retriever_factory
-    monkeypatch.setattr(two_layer, "EMBEDDED", 2)
-    monkeypatch.setattr(
-        two_layer, "retriever_factory", lambda config: made.append(config.retrieval) or factory()
-    )
-    with (
-        Journal.open(tmp_path / "m.db") as journal,
-        MemoryAgent.without_model(store=journal) as agent,
-    ):
-        agent.add("User: My cat is Bailey.\nUser: I like tea.", namespace=IVAN)
-        agent.add("User: a b.\nUser: c d.\nUser: e f.", namespace=MARTA)
-    assert made == ["hybrid", "hybrid"]  # both were empty
-    with MemoryAgent.without_model(store=tmp_path / "m.db") as agent:
-        agent.search("tea", namespace=IVAN)
-        agent.search("tea", namespace=MARTA)
-    assert made[2:] == ["hybrid", "lexical"]

@@ -1,0 +1,105 @@
+"""Static vectors: a text is the mean of vectors that its tokens have in every text, so that a large
+archive is embedded in seconds (model2vec's way: Tulkens and van Dongen, 2024).
+
+The vectors are distilled once from an embedder: each token of its vocabulary is read alone, the
+rows are centred, cut to ``DIMENSIONS`` by singular value decomposition, and weighted against
+frequent tokens (smooth inverse frequency, Arora et al., ICLR 2017, with Zipf's law for the
+frequencies, since a vocabulary is in their order). They are kept in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memalpha.retrieval.vectors import Vectors, unit_rows
+
+DIMENSIONS = 256
+_RARE = 1e-4  # a token's weight is _RARE / (_RARE + its share of all tokens)
+_BATCH = 1024  # tokens that are read at once
+_VERSION = 1  # of the vectors; another one is distilled anew
+_logger = logging.getLogger(__name__)
+
+
+class TokenReader(Protocol):
+    """An embedder that reads single tokens of its vocabulary (``MiniLMEmbedder``)."""
+
+    def token_vectors(self, batch: int) -> Vectors:
+        """Return the vector of each token, read alone, of shape (vocabulary, dimension)."""
+
+
+class StaticEmbedder:
+    """Means of the ``table``'s vectors, of shape (vocabulary, dimension), over a text's tokens.
+
+    ``tokenizer`` is the fast tokenizer (of the library tokenizers) whose ids are its rows.
+    """
+
+    def __init__(self, tokenizer: Any, table: Vectors) -> None:
+        self.dimension = table.shape[1]
+        self._tokenizer = tokenizer
+        self._table = table
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return float32 of shape (len(texts), dimension), rows of norm 1; zeros for a text
+        without tokens.
+        """
+        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        ids = [row.ids for row in encoded]
+        sums = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        rows = [place for place, row in enumerate(ids) if row]
+        if rows:
+            starts = np.cumsum([0, *(len(ids[place]) for place in rows[:-1])])
+            tokens = np.concatenate([np.array(ids[place]) for place in rows])
+            sums[rows] = np.add.reduceat(self._table[tokens], starts)
+        return unit_rows(sums)
+
+
+def distil(model: TokenReader) -> Vectors:
+    """Return the vectors of an embedder's tokens, float32 of shape (vocabulary, DIMENSIONS)."""
+    rows = model.token_vectors(_BATCH)
+    rows = rows - rows.mean(0)
+    rows = rows @ np.linalg.svd(rows, full_matrices=False)[2][:DIMENSIONS].T
+    share = 1 / np.arange(2, len(rows) + 2)
+    weights = _RARE / (_RARE + share / share.sum())
+    table: Vectors = (rows * weights[:, None]).astype(np.float32)
+    return table
+
+
+def static_of(name: str, tokenizer: Any, load: Callable[[], TokenReader]) -> StaticEmbedder:
+    """Return the static embedder of the model that ``load`` gives: the vectors that were kept under
+    this ``name``, else new ones.
+    """
+    place = cache_folder() / f"static-{name}-{_VERSION}.npy"
+    try:
+        table = np.load(place)
+        if table.shape != (tokenizer.get_vocab_size(), DIMENSIONS) or table.dtype != np.float16:
+            raise ValueError(f"a table of shape {table.shape}")
+    except (OSError, ValueError, EOFError):
+        _logger.info("distilling static vectors of %s: about half a minute, once", name)
+        table = distil(load()).astype(np.float16)
+        _keep(place, table)
+    return StaticEmbedder(tokenizer, table.astype(np.float32))
+
+
+def cache_folder() -> Path:
+    """Return the folder of what can be made again: ``$XDG_CACHE_HOME/memalpha``, or of the home."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "memalpha"
+
+
+def _keep(place: Path, table: NDArray[np.float16]) -> None:
+    """Write a table, so that no other process sees half of it; a warning where that is refused."""
+    temporary = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            np.save(file, table)
+        temporary.replace(place)
+    except OSError as error:
+        _logger.warning("%s cannot be kept, and is made again next time: %s", place, error)
