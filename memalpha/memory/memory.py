@@ -11,7 +11,7 @@ that indexes and logs follow.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
@@ -104,6 +104,10 @@ class Memory:
     def get(self, entry_id: str) -> Entry | None:
         """Return the entry of that id, or None."""
         return self._entries.get(entry_id)
+
+    def several(self, ids: Iterable[str]) -> list[Entry]:
+        """Return the entries of those ids that are there."""
+        return [self._entries[key] for key in ids if key in self._entries]
 
     def reading(self, content: str) -> Entry | None:
         """Return the oldest list entry with exactly this content, or None."""

@@ -6,7 +6,7 @@ its rank). A search compares all candidates. No other module imports faiss.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from memalpha.memory.schema import ARCHIVE, MemorySchema
-from memalpha.retrieval.ranking import ROUGH, read_best
+from memalpha.retrieval.ranking import ROUGH, FoundEntries, read_best
 from memalpha.retrieval.vectors import Vectors, unit_vector
 from memalpha.types import Embedder, Entry
 
@@ -102,7 +102,6 @@ class DenseSide:
         self._schema = schema
         self._embedder = embedder
         self._quick = quick
-        self._lines: dict[str, Entry] = {}  # those that ``quick`` has embedded
         self._indexes = {section.name: VectorIndex(embedder.dimension) for section in schema.lists}
         self._indexes[ARCHIVE.name] = VectorIndex((quick or embedder).dimension)
 
@@ -112,7 +111,6 @@ class DenseSide:
             lines = [entry for entry in entries if entry.section == ARCHIVE.name]
             entries = [entry for entry in entries if entry.section != ARCHIVE.name]
             self._write(lines, self._quick)
-            self._lines.update((line.id, line) for line in lines)
         self._write(entries, self._embedder)
 
     def _write(self, entries: Sequence[Entry], embedder: Embedder) -> None:
@@ -123,48 +121,45 @@ class DenseSide:
     def remove(self, entry: Entry) -> None:
         """Remove an entry."""
         self._indexes[entry.section].remove(entry.id)
-        self._lines.pop(entry.id, None)
 
     def search(
         self,
         query: str,
         k: int,
         sections: Sequence[str],
-        also: Sequence[Entry] = (),
-        rest: Callable[[str], float] = lambda _: 0.0,
+        entries: FoundEntries,
+        best_first: Callable[[Mapping[str, float]], list[str]],
     ) -> dict[str, float]:
-        """Return the cosines with ``query``, by id (``ranking.MeaningSide``).
-
-        Those of the nearest ``k`` entries of each section and of the entries ``also``.
-        """
+        """Return the cosines with ``query``, by id (``ranking.MeaningSide``)."""
         vector = self._unit(query)
+        found = tuple(entries.values())
         cosines: dict[str, float] = {}
         for section in sections:
             if self._quick is not None and section == ARCHIVE.name:
-                cosines.update(self._of_lines(query, vector, also, rest))
+                rough = self._rough(query, [entry.id for entry in found if self._staged(entry)])
+
+                def read(keys: Sequence[str]) -> Vectors:
+                    return self._vectors([entries[key] for key in keys]) @ vector
+
+                cosines.update(read_best(rough, best_first(rough), read))
             else:
                 cosines.update(self._indexes[section].search(vector, k))
-        others = [entry for entry in also if entry.id not in cosines]
-        rest_of = np.round(self._vectors(others) @ vector, _DECIMALS).tolist()
-        cosines.update(zip([entry.id for entry in others], rest_of, strict=True))
+        others = [entry for entry in found if entry.id not in cosines]
+        rest = np.round(self._vectors(others) @ vector, _DECIMALS).tolist()
+        cosines.update(zip([entry.id for entry in others], rest, strict=True))
         return cosines
 
-    def _of_lines(
-        self, query: str, vector: Vectors, also: Sequence[Entry], rest: Callable[[str], float]
-    ) -> dict[str, float]:
-        """The cosines of the lines that the quick embedder and the words find."""
+    def _staged(self, entry: Entry) -> bool:
+        """Whether the index has the quick vector of an entry."""
+        return self._quick is not None and entry.section == ARCHIVE.name
+
+    def _rough(self, query: str, also: Sequence[str]) -> dict[str, float]:
+        """The quick cosines of the nearest lines, and of others."""
         assert self._quick is not None
         index = self._indexes[ARCHIVE.name]
-        quick = unit_vector(self._quick.embed([query])[0], self._quick.dimension)
-        rough = dict(index.search(quick, ROUGH))
-        found = [entry.id for entry in also if entry.id in self._lines]
-        rough |= {key: float(index.vector(key) @ quick) for key in found if key not in rough}
-
-        def read(keys: list[str]) -> Vectors:
-            vectors: Vectors = self._embed([self._lines[key] for key in keys]) @ vector
-            return vectors
-
-        return read_best(rough, rest, read)
+        vector = unit_vector(self._quick.embed([query])[0], self._quick.dimension)
+        rough = dict(index.search(vector, ROUGH))
+        return rough | {key: float(index.vector(key) @ vector) for key in also if key not in rough}
 
     def cosines(self, entries: Sequence[Entry]) -> Vectors:
         """Return the cosines of entries with each other, shape (entries, entries)."""
@@ -190,18 +185,15 @@ class DenseSide:
 
     def _vectors(self, entries: Sequence[Entry]) -> Vectors:
         """Unit vectors of these entries, shape (len(entries), dimension)."""
-        lines = [entry for entry in entries if entry.id in self._lines]
-        of_lines = dict(zip([line.id for line in lines], self._embed(lines), strict=True))
+        lines = [entry.content for entry in entries if self._staged(entry)]
+        of_lines = dict(zip(lines, self._embedder.embed(lines), strict=True))
         rows = [
-            of_lines[entry.id]
-            if entry.id in of_lines
+            of_lines[entry.content]
+            if self._staged(entry)
             else self._indexes[entry.section].vector(entry.id)
             for entry in entries
         ]
         return np.array(rows, dtype=np.float32).reshape(len(rows), self._embedder.dimension)
-
-    def _embed(self, entries: Sequence[Entry]) -> Vectors:
-        return self._embedder.embed([entry.content for entry in entries])
 
     @cached_property
     def _descriptions(self) -> dict[str, Vectors]:

@@ -15,7 +15,7 @@ reads the ``READ`` lines that are best by it and by words (``read_best``).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -40,7 +40,7 @@ AGAIN = 0.3  # what a line loses if another of its turn ranks higher, so that mo
 SPREAD = 4  # below so many places: where few lines are read, a turn may take them all
 COMPARED = 24  # among so many of the best, with an archive
 READ = 200  # lines of the archive that the model reads for a question
-ROUGH = 1000  # lines that the quick embedder finds for it, among which these are
+ROUGH = 400  # lines that the quick embedder finds for it, among which these are
 _DECIMALS = 9  # scores that differ less are tied
 _ROUNDED = 6  # decimals of a cosine
 
@@ -52,6 +52,9 @@ class ReadableMemory(Protocol):
 
     def get(self, entry_id: str) -> Entry | None:
         """Return the entry of that id, or None."""
+
+    def several(self, ids: Iterable[str]) -> list[Entry]:
+        """Return the entries of those ids that are there, in any order."""
 
     def entries(self, section: str | None = None) -> tuple[Entry, ...]:
         """Return the entries of one list section, or of all, in order of creation."""
@@ -80,13 +83,13 @@ class MeaningSide(Protocol):
         query: str,
         k: int,
         sections: Sequence[str],
-        also: Sequence[Entry],
-        rest: Callable[[str], float],
+        entries: FoundEntries,
+        best_first: Callable[[Mapping[str, float]], list[str]],
     ) -> dict[str, float]:
         """Return the cosines with ``query``, by id: of the nearest ``k`` entries of each section
-        and of the entries ``also``.
+        and of what was found by words, ``entries``.
 
-        ``rest``: of an id, the part of its score that is no cosine, divided by the cosine's share.
+        ``best_first`` orders ids, given with their cosines, by their whole score.
         """
 
     def cosines(self, entries: Sequence[Entry]) -> NDArray[np.float32]:
@@ -142,7 +145,7 @@ class RankedSearch(ABC):
         where = self._layer_one(query, lists) if lists else []
         if ARCHIVE.name in names:
             where.append(ARCHIVE.name)
-        entries = _Entries(memory)
+        entries = FoundEntries(memory)
         scores = self._layer_two(memory, entries, query, k, where)
         return [Hit(entries[key], score) for key, score in scores.items()]
 
@@ -166,7 +169,12 @@ class RankedSearch(ABC):
     # --------------------------------------------------------------------------------------------
     # layer 2: which entries
     def _layer_two(
-        self, memory: ReadableMemory, entries: _Entries, query: str, k: int, where: Sequence[str]
+        self,
+        memory: ReadableMemory,
+        entries: FoundEntries,
+        query: str,
+        k: int,
+        where: Sequence[str],
     ) -> dict[str, float]:
         words: dict[str, float] = {}
         cosines: dict[str, float] = {}
@@ -176,22 +184,25 @@ class RankedSearch(ABC):
                 memory.section_size(name) for name in self.sections if name not in where
             )
             words = dict(self.words.search(query, wanted, None if everything else where))
+            entries.fetch(words)
         if self.meaning is not None:
-            of_words = self._weighed(words, {})
-            share = self._share
 
-            def rest(key: str) -> float:
-                return (of_words.get(key, 0.0) - _line_loss(entries[key])) / share
+            def best_first(rough: Mapping[str, float]) -> list[str]:
+                entries.fetch(rough)
+                scores = self._weighed(words, rough)
+                return sorted(
+                    rough, key=lambda key: scores[key] - _line_loss(entries[key]), reverse=True
+                )
 
-            found = [entries[key] for key in words]
-            cosines = self.meaning.search(query, wanted, where, found, rest)
+            cosines = self.meaning.search(query, wanted, where, entries, best_first)
+            entries.fetch(cosines)
         scores = self._weighed(words, cosines)
         if ARCHIVE.name in where and memory.section_size(ARCHIVE.name):
             return self._with_lines(entries, scores, k)
         return _best(entries, scores, k)
 
     def _with_lines(
-        self, entries: _Entries, weighed: Mapping[str, float], k: int
+        self, entries: FoundEntries, weighed: Mapping[str, float], k: int
     ) -> dict[str, float]:
         """The best entries and lines, where a line loses a little, and what is outdated more."""
         scores = {key: score - _line_loss(entries[key]) for key, score in weighed.items()}
@@ -237,19 +248,17 @@ class RankedSearch(ABC):
         }
 
 
-class _Entries(dict[str, Entry]):
-    """The entries of a search by id, looked up when they are first needed."""
+class FoundEntries(dict[str, Entry]):
+    """The entries that a search has looked up, by id."""
 
     def __init__(self, memory: ReadableMemory) -> None:
         super().__init__()
         self._memory = memory
 
-    def __missing__(self, key: str) -> Entry:
-        entry = self._memory.get(key)
-        if entry is None:
-            raise KeyError(key)
-        self[key] = entry
-        return entry
+    def fetch(self, ids: Iterable[str]) -> None:
+        """Look up entries that are not there yet."""
+        for entry in self._memory.several([key for key in ids if key not in self]):
+            self[entry.id] = entry
 
 
 def _best(entries: Mapping[str, Entry], scores: Mapping[str, float], k: int) -> dict[str, float]:
@@ -268,13 +277,13 @@ def _line_loss(entry: Entry) -> float:
 
 def read_best(
     rough: Mapping[str, float],
-    rest: Callable[[str], float],
-    read: Callable[[list[str]], NDArray[np.float32]],
+    order: Sequence[str],
+    read: Callable[[Sequence[str]], NDArray[np.float32]],
 ) -> dict[str, float]:
-    """Return the cosines of lines by id: what the model ``read`` says of the best ``READ``, and of
-    the others what their ``rough`` cosines let expect (least squares over those that were read).
+    """Return the cosines of lines by id: what the model ``read`` says of the first ``READ`` in an
+    order, and of the others what their ``rough`` cosines let expect (least squares over those that
+    were read).
     """
-    order = sorted(rough, key=lambda key: rough[key] + rest(key), reverse=True)
     best = order[:READ]
     real = dict(zip(best, np.round(read(best), _ROUNDED).tolist(), strict=True))
     if len(best) == len(order):
