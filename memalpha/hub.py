@@ -15,7 +15,7 @@ def fetch_repository(
     patterns: Sequence[str],
     expected: str = "the name of a repository that can be read",
 ) -> Path:
-    """Return the folder of a repository's files of some patterns: the Hub's, or the cache's offline.
+    """Return the folder of a repository's files of some patterns, offline of those in the cache.
 
     InputError if the Hub has no such name; ServiceError if it does not answer.
     """
