@@ -172,7 +172,8 @@ def _without_nul(texts: Sequence[str]) -> list[str]:
 def _digest_of(folder: Path) -> str:
     """The digest of a model's files: weights, configuration and tokenizer."""
     digest = hashlib.sha256()
-    patterns = (*_CONFIGS, _WEIGHTS, _PICKLED)
+    # beside others, pickled weights are not read, and are there or not
+    patterns = (*_CONFIGS, _WEIGHTS if any(folder.rglob(_WEIGHTS)) else _PICKLED)
     paths = {path.relative_to(folder) for pattern in patterns for path in folder.rglob(pattern)}
     for path in sorted(paths):
         hidden = any(part.startswith(".") for part in path.parts)  # such as a cache

@@ -166,6 +166,7 @@ def test_embedders_are_made_by_name_once_a_process():
     assert make_embedder("hashing") is make_embedder("hashing")
     assert make_embedder("hashing").name == "hashing:256"
     assert HashingEmbedder(8).name == "hashing:8"
+    assert MiniLMEmbedder.name == "minilm:all-MiniLM-L6-v2"
 
 
 @pytest.mark.parametrize("name", ["bert", "", "no/such/folder", "./missing", "x" * 5000, "a/"])
@@ -421,6 +422,7 @@ def test_a_model_s_name_tells_its_files_and_not_where_they_lie(plain, tmp_path, 
     assert (kind, model, len(digest)) == ("sentence-transformers", "plain", 12)
     copy = shutil.copytree(plain, tmp_path / "plain")
     (copy / "README.md").write_text("another card")
+    (copy / "pytorch_model.bin").write_bytes(b"the same weights")
     monkeypatch.chdir(tmp_path)
     assert make_embedder("plain").name == make_embedder(str(copy)).name == first
 
