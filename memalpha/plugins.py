@@ -17,6 +17,7 @@ PLUGIN_GROUPS: Mapping[str, str] = {
     "memalpha.credits": "a class of memalpha.training.credit.Credit, made without arguments",
     "memalpha.demonstrations": "a function that makes demonstrations of instances, an agent, a"
     " TeacherConfig, the end token and a seed",
+    "memalpha.embedders": "a class of the form memalpha.types.Embedder, made without arguments",
     "memalpha.metrics": "a function of a memalpha.types.Question and an Answer that returns a score"
     " in [0, 1]",
     "memalpha.readers": "a class of readers that search again, made as memalpha.qa.readers says",

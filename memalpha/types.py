@@ -335,9 +335,14 @@ class AdapterEngine(Generator, Protocol):
         """Draw with an adapter that the main process has loaded; every process calls it."""
 
 
+@runtime_checkable
 class Embedder(Protocol):
-    """Turns texts into vectors of unit length."""
+    """Turns texts into vectors of unit length.
 
+    ``name`` tells kind, model and weights: embedders of one name give the same vectors.
+    """
+
+    name: str
     dimension: int
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -345,6 +350,14 @@ class Embedder(Protocol):
 
         Each row has Euclidean norm 1, or is all zero for an empty text.
         """
+
+
+@runtime_checkable
+class QueryEmbedder(Embedder, Protocol):
+    """An embedder that reads queries otherwise than passages, for which its ``embed`` is."""
+
+    def embed_queries(self, queries: Sequence[str]) -> NDArray[np.float32]:
+        """Return float32 (len(queries), dimension), as ``embed`` does."""
 
 
 class Hit(NamedTuple):

@@ -23,7 +23,7 @@ PACKAGE = ROOT / "memalpha"
 # lower floors: rooms form no cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("credentials", "errors", "types"),
-    ("files", "plugins", "sandbox"),
+    ("files", "hub", "plugins", "sandbox"),
     ("config", "http", "text"),
     ("speakers",),
     ("endpoints", "memory", "units"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.config import make_options
+from memalpha.credentials import shown_address
 from memalpha.errors import InputError
 from memalpha.files import check_folder, read_object
 from memalpha.memory.schema import presets
@@ -70,7 +71,8 @@ class AgentConfig(RetrievalConfig):
         """Read what ``save`` wrote.
 
         InputError if there is none, it is not valid, or it names something outside of the folder.
-        The tools that its schema names are code: InputError unless ``trust_tools``.
+        The tools that its schema names are code, and an endpoint that embeds is sent what is
+        remembered: InputError unless ``trust_tools``.
         """
         path = Path(folder) / AGENT_FILE
         if not path.is_file():
@@ -80,6 +82,12 @@ class AgentConfig(RetrievalConfig):
             )
         check_folder(Path(folder))
         config = make_options(cls, read_object(path), str(path))
+        if "://" in config.embedder and not trust_tools:
+            raise InputError(
+                f"the embedder of {folder} is a server, {shown_address(config.embedder)}",
+                expected="your word before it is sent texts of a memory",
+                fix="if you know it: trust_tools=True, --trust-tools",
+            )
         names = [SCHEMA_FILE, *presets()]
         if config.schema not in names:
             raise InputError(

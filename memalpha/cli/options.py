@@ -56,7 +56,7 @@ class AgentOptions(Options):
             agent names; empty: none.
         reader_tokens: Most tokens of passages that are read.
         trust_tools: Whether the functions that the agent's schema names as tools may be imported
-            and run.
+            and run, and an endpoint that it names as its embedder be sent texts.
         guards: What is refused when it would be written: kinds of ``memalpha audit`` (``secrets``,
             ``instructions``, ...; secrets are taken out of texts, too), and ``assistant``.
     """

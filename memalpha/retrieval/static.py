@@ -40,7 +40,10 @@ class StaticEmbedder:
     ``tokenizer`` is the fast tokenizer (of the library tokenizers) whose ids are its rows.
     """
 
-    def __init__(self, tokenizer: Any, table: Vectors) -> None:
+    quick = True
+
+    def __init__(self, tokenizer: Any, table: Vectors, name: str = "static") -> None:
+        self.name = name
         self.dimension = table.shape[1]
         self._tokenizer = tokenizer
         self._table = table
@@ -84,7 +87,7 @@ def static_of(name: str, tokenizer: Any, load: Callable[[], TokenReader]) -> Sta
         _logger.info("distilling static vectors of %s: about half a minute, once", name)
         table = distil(load()).astype(np.float16)
         _keep(place, table)
-    return StaticEmbedder(tokenizer, table.astype(np.float32))
+    return StaticEmbedder(tokenizer, table.astype(np.float32), f"static:{name}-{_VERSION}")
 
 
 def cache_folder() -> Path:

@@ -144,7 +144,7 @@ def retriever_factory(
     embedder = quick = None
     if config.retrieval != "lexical":
         embedder = make_embedder(config.embedder)
-        quick = quick_embedder(config.embedder)
+        quick = quick_embedder(embedder)
     return partial(
         TwoLayerRetriever, config=config, embedder=embedder, archive=archive, quick=quick
     )

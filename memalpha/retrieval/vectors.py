@@ -6,12 +6,14 @@ from numpy.typing import ArrayLike, NDArray
 from memalpha.errors import InputError
 
 Vectors = NDArray[np.float32]
+_ROUNDING = 1e-6  # of the norm of a row
 
 
 def unit_rows(rows: Vectors) -> Vectors:
     """Return rows at length 1; zero stays zero."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return (rows / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
+    done = (lengths == 0) | (np.abs(lengths - 1) < _ROUNDING)
+    return (rows / np.where(done, 1.0, lengths)).astype(np.float32)
 
 
 def unit_vector(vector: ArrayLike, dimension: int) -> Vectors:

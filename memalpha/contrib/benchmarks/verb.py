@@ -48,7 +48,9 @@ def scoreboard(
     ] = [],  # noqa: B006
     budget: Annotated[int, Option(help="most tokens of the passages of a question")] = 2000,
     instances: Annotated[int, Option(help="most instances of a set, 0 = all")] = 0,
-    embedder: Annotated[str, Option(help="of what searches by embeddings: minilm")] = "minilm",
+    embedder: Annotated[
+        str, Option(help="of what searches by embeddings (docs/evaluation.md)")
+    ] = "minilm",
     trust_tools: TrustTools = False,
     options: ListOptions = False,
     as_json: AsJson = False,
