@@ -26,6 +26,20 @@ _DEEPEST = 64  # levels of nesting in a file of names and values
 _UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}
 
 
+def cache_folder() -> Path:
+    """Return the folder of what can be made again: ``$XDG_CACHE_HOME/memalpha``, or of the home."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "memalpha"
+
+
+def can_write(folder: Path) -> bool:
+    """Whether files can be written in a folder, or it can be made."""
+    there = folder
+    while not there.exists() and there.parent != there:
+        there = there.parent
+    return os.access(there, os.W_OK)
+
+
 def path_of(name: str, expected: str) -> Path:
     """Return a path, which need not exist.
 

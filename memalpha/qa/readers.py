@@ -30,6 +30,7 @@ from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import ARCHIVE
 from memalpha.plugins import find_plugins, load_plugin
 from memalpha.qa.metrics import JUDGED, NEED_ALL, RUBRIC, check_metric, score
+from memalpha.retrieval.ranking import ReadableMemory
 from memalpha.text.quoting import one_line, quote
 from memalpha.text.thinking import content_of
 from memalpha.types import (
@@ -384,7 +385,7 @@ def answer(reader: Reader, requests: Sequence[ReadRequest]) -> list[Answer | Ser
 
 
 def find_passages(
-    memory: Memory, retriever: Retriever, question: str, k: int, when: str = ""
+    memory: ReadableMemory, retriever: Retriever, question: str, k: int, when: str = ""
 ) -> Retrieval:
     """Return the written blocks of a memory, then what is found with ``k``, best first.
 
@@ -402,7 +403,7 @@ def find_passages(
     return Retrieval(tuple(passages), hits, (*written, *(hit.entry for hit in hits)))
 
 
-def _of_time(memory: Memory, retriever: Retriever, question: str, when: str) -> list[Hit]:
+def _of_time(memory: ReadableMemory, retriever: Retriever, question: str, when: str) -> list[Hit]:
     if question.strip():
         hits = retriever.search(question, MANY)
     else:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from memalpha.memory.schema import ARCHIVE, MemorySchema
+from memalpha.retrieval.embedders import embed_queries
 from memalpha.retrieval.ranking import ROUGH, FoundEntries, read_best
 from memalpha.retrieval.vectors import Vectors, unit_vector
 from memalpha.types import Embedder, Entry
@@ -84,26 +85,87 @@ class VectorIndex:
         ids = [self._ids[number] for number in numbers[0][best]]
         return list(zip(ids, rounded[best].tolist(), strict=True))
 
+    def cosines(self, vector: Vectors, keys: Sequence[str]) -> dict[str, float]:
+        """Return the cosines of ids with the unit ``vector``."""
+        return {key: float(self.vector(key) @ vector) for key in keys}
+
     def _take_out(self, key: str) -> None:
         self.sum -= self.vector(key)
         self._index.remove_ids(np.array([self._numbers[key]]))
+
+
+class CodeIndex:
+    """Unit vectors in a byte a component (a cosine is off by some .002), by place, from 0 on."""
+
+    SCALE = 200.0  # a component above 127 / SCALE is cut
+
+    def __init__(self, dimension: int) -> None:
+        import faiss
+
+        self.dimension = dimension
+        kind = faiss.ScalarQuantizer.QT_8bit_direct_signed
+        self._index: Any = faiss.IndexScalarQuantizer(dimension, kind, faiss.METRIC_INNER_PRODUCT)
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    @classmethod
+    def codes(cls, vectors: Vectors) -> NDArray[np.int8]:
+        """Return the codes of vectors, of shape (vectors, dimension)."""
+        codes: NDArray[np.int8] = np.clip(np.rint(vectors * cls.SCALE), -127, 127).astype(np.int8)
+        return codes
+
+    def add(self, codes: NDArray[np.int8]) -> None:
+        """Add vectors by their codes, at the next places."""
+        self._index.add(codes.astype(np.float32))
+
+    def search(self, vector: Vectors, k: int) -> tuple[list[int], list[float]]:
+        """Return the places of the nearest ``k`` vectors and their cosines, best first."""
+        k = min(k, len(self))
+        if k < 1:
+            return [], []
+        scores, places = self._index.search(vector[None], k)
+        return places[0].tolist(), (scores[0] / self.SCALE).tolist()
+
+    def vectors(self, places: Sequence[int]) -> Vectors:
+        """Return the vectors at some places, of shape (places, dimension)."""
+        rows = self._index.reconstruct_batch(np.array(places, dtype=np.int64))
+        vectors: Vectors = rows / np.float32(self.SCALE)
+        return vectors
+
+
+class LineIndex(Protocol):
+    """Quick vectors of the lines of an archive, by id (``VectorIndex``)."""
+
+    def search(self, vector: ArrayLike, k: int) -> list[tuple[str, float]]:
+        """Return at most ``k`` ids by cosine with ``vector``, best first."""
+
+    def cosines(self, vector: Vectors, keys: Sequence[str]) -> dict[str, float]:
+        """Return the cosines of lines with the unit ``vector``, by id."""
 
 
 class DenseSide:
     """The dense part of the two-layer retriever: an index for each list section and the archive.
 
     With ``quick`` the index of the archive has its vectors, and ``embedder`` reads the best lines
-    of a question (``ranking.read_best``).
+    of a question (``ranking.read_best``). ``lines`` is that index if somebody else keeps it.
     """
 
     def __init__(
-        self, schema: MemorySchema, embedder: Embedder, quick: Embedder | None = None
+        self,
+        schema: MemorySchema,
+        embedder: Embedder,
+        quick: Embedder | None = None,
+        lines: LineIndex | None = None,
     ) -> None:
         self._schema = schema
         self._embedder = embedder
         self._quick = quick
         self._indexes = {section.name: VectorIndex(embedder.dimension) for section in schema.lists}
-        self._indexes[ARCHIVE.name] = VectorIndex((quick or embedder).dimension)
+        if lines is None:
+            lines = VectorIndex((quick or embedder).dimension)
+            self._indexes[ARCHIVE.name] = lines
+        self._lines = lines
 
     def write(self, entries: Sequence[Entry]) -> None:
         """Add entries or replace their vectors."""
@@ -156,10 +218,9 @@ class DenseSide:
     def _rough(self, query: str, also: Sequence[str]) -> dict[str, float]:
         """The quick cosines of the nearest lines, and of others."""
         assert self._quick is not None
-        index = self._indexes[ARCHIVE.name]
-        vector = unit_vector(self._quick.embed([query])[0], self._quick.dimension)
-        rough = dict(index.search(vector, ROUGH))
-        return rough | {key: float(index.vector(key) @ vector) for key in also if key not in rough}
+        vector = unit_vector(embed_queries(self._quick, [query])[0], self._quick.dimension)
+        rough = dict(self._lines.search(vector, ROUGH))
+        return rough | self._lines.cosines(vector, [key for key in also if key not in rough])
 
     def cosines(self, entries: Sequence[Entry]) -> Vectors:
         """Return the cosines of entries with each other, shape (entries, entries)."""
@@ -181,7 +242,7 @@ class DenseSide:
         return ranks
 
     def _unit(self, query: str) -> Vectors:
-        return unit_vector(self._embedder.embed([query])[0], self._embedder.dimension)
+        return unit_vector(embed_queries(self._embedder, [query])[0], self._embedder.dimension)
 
     def _vectors(self, entries: Sequence[Entry]) -> Vectors:
         """Unit vectors of these entries, shape (len(entries), dimension)."""

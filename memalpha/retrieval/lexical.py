@@ -37,6 +37,8 @@ _RUN = re.compile(rf"(?:[{_IN_PAIRS}]{_MARK}*)+|(?:[^{_IN_PAIRS}])+")
 _LETTER = re.compile(rf".{_MARK}*", re.DOTALL)
 _PAIRED = re.compile(f"[{_IN_PAIRS}]")
 _DECIMALS = 9  # scores that differ only by rounding must tie
+SATURATION = 1.5  # k1 of BM25, of repeated words
+NORMALISATION = 0.75  # b of BM25, of lengths
 
 
 @lru_cache(maxsize=65536)
@@ -94,7 +96,7 @@ class LexicalIndex:
     ``k1``: saturation of repeated words, ``b``: length normalisation in [0, 1].
     """
 
-    def __init__(self, *, k1: float = 1.5, b: float = 0.75) -> None:
+    def __init__(self, *, k1: float = SATURATION, b: float = NORMALISATION) -> None:
         self._k1 = k1
         self._b = b
         self._slots: dict[str, int] = {}  # the text added last has the highest

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from memalpha.files import cache_folder
 from memalpha.retrieval.vectors import Vectors, unit_rows
 
 DIMENSIONS = 256
@@ -88,12 +89,6 @@ def static_of(name: str, tokenizer: Any, load: Callable[[], TokenReader]) -> Sta
         table = distil(load()).astype(np.float16)
         _keep(place, table)
     return StaticEmbedder(tokenizer, table.astype(np.float32), f"static:{name}-{_VERSION}")
-
-
-def cache_folder() -> Path:
-    """Return the folder of what can be made again: ``$XDG_CACHE_HOME/memalpha``, or of the home."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "memalpha"
 
 
 def _keep(place: Path, table: NDArray[np.float16]) -> None:

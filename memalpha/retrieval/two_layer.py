@@ -6,7 +6,7 @@ All applied changes are seen; results depend only on the memory's present state.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
 from operator import attrgetter
 
 from memalpha.errors import InputError
@@ -132,22 +132,33 @@ class TwoLayerRetriever(RankedSearch):
                 self._entries[entry.id] = entry
 
 
+@dataclass(frozen=True)
+class RetrieverMaker:
+    """Makes the retrievers of memories, with one embedder for all; see ``retriever_factory``."""
+
+    config: RetrievalConfig
+    embedder: Embedder | None
+    quick: Embedder | None
+    archive: bool
+
+    def __call__(self, memory: Memory) -> TwoLayerRetriever:
+        """Return the retriever of a memory in this process."""
+        return TwoLayerRetriever(memory, self.config, self.embedder, self.archive, self.quick)
+
+
 def retriever_factory(
     config: RetrievalConfig | None = None, *, archive: bool = True
-) -> RetrieverFactory:
-    """Return a function that makes a memory's retriever.
+) -> RetrieverMaker:
+    """Return what makes a memory's retriever.
 
     All of the process share one embedder. Without ``archive`` the lines that a memory may hold are
     not found.
     """
     config = config or RetrievalConfig()
-    embedder = quick = None
-    if config.retrieval != "lexical":
-        embedder = make_embedder(config.embedder)
-        quick = quick_embedder(embedder)
-    return partial(
-        TwoLayerRetriever, config=config, embedder=embedder, archive=archive, quick=quick
-    )
+    if config.retrieval == "lexical":
+        return RetrieverMaker(config, None, None, archive)
+    embedder = make_embedder(config.embedder)
+    return RetrieverMaker(config, embedder, quick_embedder(embedder), archive)
 
 
 def _place(entry: Entry) -> tuple[str, int]:

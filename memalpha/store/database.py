@@ -9,12 +9,14 @@ covered: a server's own log, replicas and dumps keep erased bytes for a while.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -32,13 +34,14 @@ from memalpha.errors import (
     JournalError,
     MissingExtraError,
 )
-from memalpha.files import flush
+from memalpha.files import cache_folder, flush
 from memalpha.store.records import REGISTRY, Head, Record, root
 from memalpha.types import JsonMapping
 
 IN_MEMORY = ":memory:"  # address of a store in process memory
 APPLICATION_ID = 0x4D454D41  # "MEMA"
 _POSTGRES_LOCK = 0x6D656D616C706861  # advisory lock id of this application
+_AT_ONCE = 500  # records that are named in one statement
 _RIGHTS = "check the rights of the files and of their folder"
 _RESCUE = "bring a backup back"
 _Codes = tuple[int | str, ...]
@@ -156,6 +159,7 @@ class Database(ABC):
     _read: tuple[str, ...] = ("BEGIN",)
     _write: tuple[str, ...] = ("BEGIN IMMEDIATE",)
     read_only = False  # whether it cannot be written, and is only read
+    index_folder: Path | None = None  # of the indexes of large memories
 
     def __init__(self, address: sa.URL, name: str, wait: float, **driver: Any) -> None:
         self.name = name
@@ -279,10 +283,20 @@ class Database(ABC):
             fix="check server and address; the next call connects again",
         )
 
-    def rows(self, ns: str, after: int = 0) -> list[Record]:
-        """Return a chain's records in order, those after number ``after``."""
+    def rows(self, ns: str, after: int = 0, most: int | None = None) -> list[Record]:
+        """Return a chain's records in order, those after number ``after``, at most so many."""
         later = select(LOG).where(LOG.c.ns == ns, LOG.c.seq > after).order_by(LOG.c.seq)
-        return [Record(*row) for row in self.execute(later)]
+        return [Record(*row) for row in self.execute(later.limit(most))]
+
+    def some(self, ns: str, numbers: Sequence[int]) -> list[Record]:
+        """Return the records of a chain with these numbers, in order; those that there are."""
+        found = list[Record]()
+        for start in range(0, len(numbers), _AT_ONCE):
+            wanted = LOG.c.seq.in_(numbers[start : start + _AT_ONCE])
+            found += [
+                Record(*row) for row in self.execute(select(LOG).where(LOG.c.ns == ns, wanted))
+            ]
+        return sorted(found, key=attrgetter("seq"))
 
     def head(self, ns: str) -> Head:
         """Return the last record of a chain; number 0 if it has none."""
@@ -321,17 +335,29 @@ class Database(ABC):
         self.execute(insert(HEADS_TABLE), [{"ns": last.ns, "seq": last.seq, "hash": last.hash}])
 
     def erase(self, ns: str, numbers: Iterable[int]) -> None:
-        """Erase body and salt of some records."""
+        """Erase body and salt of some records, and the index of their namespace."""
+        self._drop_index(ns)
         row = (LOG.c.ns == ns) & (LOG.c.seq == sa.bindparam("number"))
         erasure = update(LOG).where(row).values(body=None, salt=None)
         self.execute(erasure, [{"number": number} for number in numbers])
         self.execute(_MARK)
 
     def drop(self, ns: str) -> None:
-        """Drop a chain and its secret."""
+        """Drop a chain, its secret and its index."""
+        self._drop_index(ns)
         for table in (LOG, HEADS_TABLE, SECRETS):
             self.execute(delete(table).where(table.c.ns == ns))
         self.execute(_MARK)
+
+    def index_file(self, ns: str) -> Path | None:
+        """Return where the index of a chain is kept (``store.index``); None: nowhere."""
+        folder = self.index_folder
+        return None if folder is None else folder / f"{ns}.db"
+
+    def _drop_index(self, ns: str) -> None:
+        file = self.index_file(ns)
+        if file is not None:
+            remove_database(file)
 
     def new_secret(self, ns: str) -> str:
         """Make a new secret for a namespace; ``scrub`` then removes the old one from the files."""
@@ -371,6 +397,12 @@ class Database(ABC):
         self.execute(self._waiting.format(max(1, int(seconds * 1000))))
 
 
+def remove_database(file: Path) -> None:
+    """Remove the files of a SQLite database."""
+    for ending in ("", "-wal", "-shm"):
+        file.with_name(file.name + ending).unlink(missing_ok=True)
+
+
 class Sqlite(Database):
     """A log in one file (created with mode 600), or for ``:memory:`` in process memory.
 
@@ -396,6 +428,7 @@ class Sqlite(Database):
                     flush(self.path.parent)
                 self._file = self.path.stat()
                 self._lock = Path(f"{self.path}.lock")
+                self.index_folder = Path(f"{self.path}.index")
                 with suppress(OSError):  # there is none, or it is of another user
                     self._lock.chmod(0o600)
             except PermissionError as error:
@@ -519,6 +552,8 @@ class Postgres(Database):
         name = f"postgresql://{address.host or ''}:{address.port or 5432}/{address.database or ''}"
         waiting = self._waiting.format(max(1, int(wait * 1000)))
         self._settings = ("SET synchronous_commit TO on", waiting)
+        place = hashlib.sha256(name.encode()).hexdigest()[:16]
+        self.index_folder = cache_folder() / "indexes" / place  # of this machine
         psycopg = address.set(drivername="postgresql+psycopg")
         try:
             super().__init__(psycopg, name, wait, connect_timeout=max(2, int(wait)))

@@ -376,7 +376,7 @@ class MemoryAgent(MemoryStore):
             known: list[str] = []
             if said.role == ASSISTANT:
                 known += [each["content"] for each in left[-1:]]  # an echo says nothing new
-                with self.reading(whose) as (_, retriever):
+                with self.searching(whose) as (_, retriever):
                     for sentence in sentences_of(said.text):
                         hits = retriever.search(sentence, _KNOWN_HITS)
                         known += [render_entry(hit.entry) for hit in hits]
@@ -479,7 +479,7 @@ class MemoryAgent(MemoryStore):
             return find(words, when).passages
 
         def find(words: str, when: str = "") -> Retrieval:
-            with self.reading(whose) as (memory, retriever):
+            with self.searching(whose) as (memory, retriever):
                 found = find_passages(memory, retriever, words, self.retrieve_k, when)
             for passage, entry in zip(found.passages, found.entries, strict=True):
                 entry_of.setdefault(passage, entry)

@@ -20,15 +20,26 @@ from typing import Any, Self
 from weakref import WeakValueDictionary
 
 from memalpha.errors import InputError
+from memalpha.files import can_write
 from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval.embedders import forget_texts
-from memalpha.retrieval.two_layer import RetrieverFactory, TwoLayerRetriever, retriever_factory
+from memalpha.retrieval.ranking import ReadableMemory
+from memalpha.retrieval.two_layer import (
+    RetrieverFactory,
+    RetrieverMaker,
+    TwoLayerRetriever,
+    retriever_factory,
+)
 from memalpha.store.durable import DurableMemory
+from memalpha.store.history import shape
+from memalpha.store.index import Progress, StoredSearch
 from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt
+from memalpha.store.records import Registration
 from memalpha.text.quoting import is_text
 from memalpha.types import Change, Entry, Hit, Retriever, TokenCounter
 
+INDEXED = 2000  # operations of a memory that is searched by an index on disk
 LOCAL = Namespace("local")  # of a store that is kept in memory
 
 
@@ -41,6 +52,7 @@ class _Open:
     durable: DurableMemory
     memory: Memory | None = None
     retriever: Retriever | None = None
+    index: StoredSearch | None = None  # of a large one
 
     def current(self, make: RetrieverFactory) -> tuple[Memory, Retriever]:
         """Return the current memory and its retriever; what the index has of the memory before
@@ -54,6 +66,12 @@ class _Open:
                 self.retriever = make(memory)
             self.memory = memory
         return memory, self.retriever
+
+    def close_index(self) -> None:
+        """Close the file of the index; the next search opens it again."""
+        if self.index is not None:
+            self.index.close()
+            self.index = None
 
 
 class MemoryStore(AbstractContextManager["MemoryStore"]):
@@ -104,6 +122,9 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
 
     def close(self) -> None:
         """Close the journal, unless the caller gave it; no data is lost without it."""
+        with self._lock:
+            for each in self._open.values():
+                each.close_index()
         if self._owned:
             self.journal.close()
 
@@ -134,7 +155,7 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
     def search(self, query: str, k: int, *, namespace: Namespace | str | None = None) -> list[Hit]:
         """Return at most ``k`` entries and lines for a query, best first."""
         need_text("query", query)
-        with self.reading(namespace) as (_, retriever):
+        with self.searching(namespace) as (_, retriever):
             return retriever.search(query, k)[:k]
 
     def history(
@@ -194,6 +215,7 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
             try:
                 yield opened
             finally:
+                opened.close_index()
                 if opened.retriever is not None:
                     opened.current(self._make_retriever)  # refers to nothing that was erased
                 self.drop_caches()
@@ -222,6 +244,57 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
         """
         with self._using(namespace) as opened:
             yield opened.current(self._make_retriever)
+
+    @contextmanager
+    def searching(
+        self, namespace: Namespace | str | None = None
+    ) -> Iterator[tuple[ReadableMemory, Retriever]]:
+        """Give what can be read and searched of a namespace: its memory, or of one with
+        ``INDEXED`` operations or more its index on disk.
+        """
+        with self._using(namespace) as opened:
+            index = self._index_of(opened)
+            if index is not None:
+                yield index.view(), index
+            else:
+                yield opened.current(self._make_retriever)
+
+    def index(
+        self, namespace: Namespace | str | None = None, *, progress: Progress | None = None
+    ) -> bool:
+        """Bring the index of a namespace on disk to its present state; return whether it has one.
+        ``progress`` is told how many operations are done, and of how many.
+        """
+        with self._using(namespace) as opened:
+            index = self._index_of(opened)
+            if index is not None:
+                index.update(progress)
+            return index is not None
+
+    def _index_of(self, opened: _Open) -> StoredSearch | None:
+        """The index of a large memory; None if it is small, or its index cannot be written."""
+        if opened.index is not None:
+            return opened.index
+        name = opened.durable.namespace
+        maker = self._make_retriever
+        folder = self.journal.database.index_folder
+        if not isinstance(maker, RetrieverMaker) or folder is None:
+            return None
+        with self.journal.reading():
+            registered = self.journal.registered.get(name)
+            if registered is None:
+                return None
+            chain = registered.entry
+            if self.journal.database.head(chain).seq < INDEXED:
+                return None
+            if registered.read(Registration).shape != shape(opened.durable.schema):
+                return None  # what may be done with it, the memory says
+        if not can_write(folder):
+            return None
+        file = self.journal.database.index_file(chain)
+        assert file is not None
+        opened.index = StoredSearch(self.journal, chain, opened.durable.schema, file, maker)
+        return opened.index
 
     @contextmanager
     def writing(
@@ -277,7 +350,7 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
                     opened = self._open[whose] = _Open(memory)
                 self._open.move_to_end(whose)
                 while len(self._open) > self._in_memory:
-                    self._open.popitem(last=False)
+                    self._open.popitem(last=False)[1].close_index()
             yield opened
 
 
