@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
@@ -71,9 +71,6 @@ from memalpha.types import (
 from memalpha.units import cut_text
 from memalpha.use.guards import Guards
 from memalpha.use.store import MemoryStore, need_text
-
-if TYPE_CHECKING:
-    pass
 
 Keeper = Callable[[DurableMemory, Memory, int, Origin, Sequence[Change]], None]
 """Archives a chunk that an agent has read: is given the memory to write to, the chunk's number, the
@@ -346,6 +343,7 @@ class MemoryAgent(MemoryStore):
             text, left_out = self._not_recalled(whose, text, time)
         elif isinstance(text, str):
             text, left_out = without_recalled(text)
+            text = text if text.strip() or not left_out else ""
         if left_out and not text:
             return AddResult((), (), tuple(left_out))
         text, removed = self.guards.masked(text)
