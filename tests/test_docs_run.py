@@ -16,7 +16,7 @@ from memalpha.cli import run as memalpha
 from memalpha.files import read_object
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section
-from memalpha.types import Operation, OperationKind
+from memalpha.types import Operation, OperationKind, Question, ReadRequest
 
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -122,3 +122,12 @@ def test_the_retriever_of_contributing_finds_entries_and_lines_newest_first():
     assert search(2, ["facts"]) == ["five", "one"]
     assert search(1, ["facts", ARCHIVE.name]) == ["five", "four"]
     assert search(1, [ARCHIVE.name]) == ["four"]
+
+
+def test_the_reader_of_contributing_answers_with_the_first_passage_that_fits():
+    names = {}
+    (sample,) = [text for _, text in steps_of("CONTRIBUTING.md") if "FirstReader" in text]
+    exec(compile(sample, "CONTRIBUTING.md", "exec"), names)
+    reader = names["FirstReader"](5, len)
+    requests = [ReadRequest(Question("?"), passages) for passages in (("too long", "ab", "c"), ())]
+    assert [answer.text for answer in reader.read(requests)] == ["ab", "unknown"]

@@ -314,6 +314,45 @@ def test_an_adapter_that_searches_needs_a_reader_that_does(tmp_path, monkeypatch
         readers.open_reader(tmp_path, 9, len, lambda _: Mock(), searches=2)
 
 
+READER = """
+from memalpha.qa.readers import BudgetedReader
+from memalpha.types import Answer
+class Counter(BudgetedReader):
+    def read(self, requests):
+        return [Answer(str(len(self.passages(request)))) for request in requests]
+"""
+READ = """
+import sys; sys.path.append(sys.argv[1])
+from memalpha import MemAlphaError
+from memalpha.measure.options import ReaderSpec
+from memalpha.qa.readers import open_reader
+from memalpha.training.config import RunOptions
+from memalpha.types import Question, ReadRequest
+
+assert RunOptions(reader="counter").reader == ReaderSpec("counter").kind == "counter"
+request = ReadRequest(Question("How many?"), ("ab", "cd", "ef"))
+try:
+    print(open_reader("counter", 5, len).read([request])[0].text)
+except MemAlphaError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("point", "said"),
+    [("counter = counting:Counter", "2"), ("counter = math:pi", "names math:pi")],
+)
+def test_a_package_adds_a_reader(tmp_path, point, said):
+    (tmp_path / "counting.py").write_text(READER)
+    install(tmp_path, "counting", point, "memalpha.readers")
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(tmp_path)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert said in done.stdout.splitlines()[0], done.stderr
+    listed = call(tmp_path, "train", "--options").stdout
+    assert "One of: recall, base, trained, endpoint, counter." in listed
+
+
 # ------------------------------------------------------------------------------------------------
 # metrics
 GRADE = """

@@ -52,8 +52,8 @@ class AgentOptions(Options):
         archive: Whether what was read is kept and searched, too; null: as the agent was trained.
         reader_url: An OpenAI-compatible server that answers questions, including the version.
         reader_model: The name of the model there.
-        reader: Folder of a trained reader (``memalpha warmup --teaches reader``); null: the one the
-            agent names; empty: none.
+        reader: Folder of a trained reader (``memalpha warmup --teaches reader``), or the name of an
+            installed package's; null: the one the agent names; empty: none.
         reader_tokens: Most tokens of passages that are read.
         trust_tools: Whether the functions that the agent's schema names as tools may be imported
             and run.

@@ -32,6 +32,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.config import OneOf, Options, Share, check_name, names, parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
+from memalpha.qa.readers import reader_names
 from memalpha.record.folder import mask_options
 from memalpha.record.rows import summary_names
 from memalpha.rewards import RewardConfig, RewardFunction
@@ -301,7 +302,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
         warm_start_learning_rate: Their peak learning rate.
         train_layers: Train the adapters of this many top layers only (0 = all): cheaper updates.
         reader: ``recall`` (no model), ``base`` (the frozen base model), ``trained`` (a reader's
-            adapter) or ``endpoint``.
+            adapter), ``endpoint``, or that of an installed package.
         reader_adapter: Folder of the trained reader, on a frozen base of its own.
         content_judge: ``facts`` (annotations), ``grounded`` (lexical support), ``auto`` (facts,
             else grounded) or ``endpoint``.
@@ -344,7 +345,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
     warm_start_steps: NonNegativeInt = 0
     warm_start_learning_rate: PositiveFloat = 1e-3
     train_layers: NonNegativeInt = 0
-    reader: Literal["recall", "base", "trained", "endpoint"] = "recall"
+    reader: Annotated[str, AfterValidator(OneOf(reader_names))] = "recall"
     reader_adapter: str = ""
     content_judge: Literal["facts", "grounded", "auto", "endpoint"] = "grounded"
     question_share: PositiveShare = 1.0
