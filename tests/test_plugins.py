@@ -1,5 +1,6 @@
 """Entry points: another package adds to this one; what is broken or stands twice ends in one error."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from unittest.mock import Mock
 import pytest
 
 from memalpha import MemorySchema
+from memalpha.contrib.importing.kinds import EXPORT_LOOKS
 from memalpha.errors import InputError
 from memalpha.qa import readers
+from memalpha.use.store import MemoryStore
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -141,10 +144,44 @@ def prepare(site, point):
     return call(site, "prepare", "lines", "--input", str(file), "--output", str(site / "out"))
 
 
+DIARY = """{"day": "2024-03-05", "wrote": "The cat is Biscuit."}
+{"day": "2024-03-06", "wrote": "It rained."}
+{"kind": "photo"}
+"""
+
+
+def import_diary(site, point, *words):
+    install(site, "diaries", f"diary = {point}", "memalpha.exports")
+    shutil.copy(OWN_PACKAGE / "own_package.py", site)
+    (site / "diary.jsonl").write_text(DIARY)
+    to = ("--store", str(site / "m.db"), "--user", "ann", "--json")
+    return call(site, "import", str(site / "diary.jsonl"), *to, *words)
+
+
+@pytest.mark.parametrize("words", [(), ("--kind", "diary")])
+def test_the_package_of_the_examples_adds_a_kind_of_exports(tmp_path, words):
+    points = tomllib.loads((OWN_PACKAGE / "pyproject.toml").read_text())["project"]["entry-points"]
+    done = import_diary(tmp_path, points["memalpha.exports"]["diary"], *words)
+    told = json.loads(done.stdout)
+    assert (told["kind"], told["read"], told["skipped"]) == ("diary", 2, {"no day": 1}), done.stderr
+    with MemoryStore(tmp_path / "m.db") as store:
+        (hit, *_) = store.search("Biscuit", 1, namespace="ann")
+    assert (hit.entry.content, hit.entry.timestamp) == ("User: The cat is Biscuit.", "2024-03-05")
+    listed = " ".join(call(tmp_path, "import", "--help").stdout.replace("│", " ").split())
+    names = [*EXPORT_LOOKS, "diary"]
+    assert f"{', '.join(names)}; recognised if not given" in listed
+
+
+def test_a_kind_of_exports_that_is_none_is_refused(tmp_path):
+    done = import_diary(tmp_path, "math:pi")
+    assert done.returncode == 1 and "memalpha.contrib.importing.exports.Kind" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_package_of_the_examples_adds_a_data_source_and_a_verb(tmp_path):
     declared = tomllib.loads((OWN_PACKAGE / "pyproject.toml").read_text())["project"]
     points = declared["entry-points"]
-    assert points.keys() == {"memalpha.sources", "memalpha.verbs"}
+    assert points.keys() == {"memalpha.exports", "memalpha.sources", "memalpha.verbs"}
     install(tmp_path, "own-package", f"sections = {points['memalpha.verbs']['sections']}")
     done = prepare(tmp_path, f"lines = {points['memalpha.sources']['lines']}")
     assert done.stdout.startswith("1 instances, 1 chunks, 1 questions"), done.stderr

@@ -303,9 +303,7 @@ def open_reader(
     return searching
 
 
-def _reader_of_package(
-    name: str, budget_tokens: int, count_tokens: TokenCounter
-) -> BudgetedReader:
+def _reader_of_package(name: str, budget_tokens: int, count_tokens: TokenCounter) -> BudgetedReader:
     entry = find_plugins(READERS_GROUP)[name]
     made = load_plugin(entry)
     reader = made(budget_tokens, count_tokens) if callable(made) else made

@@ -9,9 +9,10 @@ from inspect import isfunction
 import pytest
 import torch
 
+from memalpha.contrib.credit.evidence import EvidenceCredit
 from memalpha.errors import InputError
 from memalpha.training.config import RunOptions
-from memalpha.training.credit import Credit, StepCredit
+from memalpha.training.credit import Credit
 from memalpha.training.sampling import DrawPlan, RolloutSampler
 from memalpha.types import Sampling
 from tests.helpers import gradient_check
@@ -56,13 +57,13 @@ def test_a_credit_is_called_in_the_order_in_which_its_methods_stand(tmp_path):
     methods = [name for name, value in vars(Credit).items() if isfunction(value)]
     calls = []
 
-    class Watched(StepCredit):
+    class Watched(EvidenceCredit):
         def __getattribute__(self, name):
             if name in methods:
                 calls.append(name)
             return super().__getattribute__(name)
 
-    made = make_trainer(Case(steps=1), tmp_path)
+    made = make_trainer(Case(steps=1, credit="evidence"), tmp_path)
     made.scorer.credit = Watched()
     made.train()
     written = [name for name in methods if not name.startswith("_")]
