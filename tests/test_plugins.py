@@ -397,12 +397,14 @@ import sys
 sys.path.append(sys.argv[1])
 from memalpha.errors import InputError
 from memalpha.qa.metrics import metric_names, score
+from memalpha.qa.readers import wanted_answers
 from memalpha.types import Answer, Question
 
 assert "memalpha.data" not in sys.modules
 for metric in sys.argv[2:]:
     try:
-        print(score(Question("?", ("two cats", "x"), metric), Answer("cat, two")))
+        question = Question("?", ("two cats", "x"), metric)
+        print(score(question, Answer("cat, two")), *wanted_answers(question), sep="|")
     except InputError as error:
         print(error)
 """
@@ -412,7 +414,9 @@ def grade(site, point, *metrics):
     """Install a package with one entry point for metrics, and score an answer by some metrics in a
     process that has loaded no data source."""
     (site / "grading.py").write_text(
-        "def letters(question, answer):\n    return len(answer.text) / 16"
+        "from memalpha.qa.metrics import Metric\n"
+        "def letters(question, answer):\n    return len(answer.text) / 16\n"
+        "LETTERS = Metric(letters, needs_all=True)"
     )
     install(site, "grading", point, "memalpha.metrics")
     command = [sys.executable, "-c", GRADE, str(site), *metrics]
@@ -425,7 +429,11 @@ def test_metrics_of_published_sets_and_of_a_package_are_found_where_no_loader_wa
     tmp_path,
 ):
     scores = grade(tmp_path, "letters = grading:letters", "letters", "stemmed_f1", "parts", "f1")
-    assert scores.split() == ["0.5", "1.0", "0.0", "0.5"]
+    assert scores.splitlines() == [f"{score}|two cats|x" for score in (0.5, 1.0, 0.0, 0.5)]
+
+
+def test_a_package_says_that_its_metric_needs_all_answers(tmp_path):
+    assert grade(tmp_path, "letters = grading:LETTERS", "letters") == "0.5|two cats, x\n"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from memalpha.files import read_object
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import ARCHIVE
 from memalpha.plugins import PLUGIN_GROUPS, find_plugins, load_plugin, plugin_names
-from memalpha.qa.metrics import JUDGED, NEED_ALL, RUBRIC, check_metric, score
+from memalpha.qa.metrics import JUDGED, RUBRIC, check_metric, needs_all, score
 from memalpha.text.quoting import one_line, quote
 from memalpha.text.thinking import content_of
 from memalpha.types import (
@@ -319,8 +319,7 @@ def wanted_answers(question: Question) -> tuple[str, ...]:
     """Return what a reader should write: one of these."""
     if question.metric == "absent" or not question.answers:
         return (UNKNOWN,)
-    needs_all = question.metric in NEED_ALL
-    return (", ".join(question.answers),) if needs_all else question.answers
+    return (", ".join(question.answers),) if needs_all(question) else question.answers
 
 
 def answer_of(reply: str) -> Answer | ServiceError:
