@@ -202,8 +202,6 @@ class MemoryView:
 Refusal = Callable[[Memory, int, Chunk, Sequence[Operation]], str]
 """Tells why the operations of a call on a chunk, by its index, are refused; empty: they are not."""
 
-_USER = "<chunk>\n{chunk}\n</chunk>\n<memory>\n{memory}\n</memory>"
-
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
@@ -366,8 +364,13 @@ class AgentStep:
         return self.codec.render(calls)
 
 
+def user_text(chunk: str, memory: str) -> str:
+    """Return what a prompt says after the instructions."""
+    return f"<chunk>\n{chunk}\n</chunk>\n<memory>\n{memory}\n</memory>"
+
+
 def _messages(system: str, chunk: str, memory: str) -> list[dict[str, str]]:
-    user = _USER.format(chunk=chunk, memory=memory)
+    user = user_text(chunk, memory)
     return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
