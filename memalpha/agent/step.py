@@ -128,7 +128,7 @@ class MemoryView:
 
     def entry_named(self, text: str, memory: Memory) -> Entry | None:
         """Return the oldest entry that is shown with a text; None if there is none."""
-        entry = memory.reading(text)
+        entry = memory.entry_with(text)
         if entry is None and (self.config.show_times or "&lt;" in text or "\\n" in text):
             same = (entry for entry in memory.entries() if self._text(entry) == text)
             entry = next(same, None)

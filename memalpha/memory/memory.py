@@ -105,7 +105,7 @@ class Memory:
         """Return the entry of that id, or None."""
         return self._entries.get(entry_id)
 
-    def reading(self, content: str) -> Entry | None:
+    def entry_with(self, content: str) -> Entry | None:
         """Return the oldest list entry with exactly this content, or None."""
         entries = [
             self._entries[key]

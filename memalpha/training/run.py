@@ -165,7 +165,7 @@ def open_run(
         warm = warm_started(arguments, folder, report)
         parts = build_components(warm)
         trainer = build_trainer(warm, parts, trainer_class)
-    held_out = HeldOut(parts, trainer.run_rollouts, folder, arguments.trainer.seed, report)
+    held_out = HeldOut(parts, trainer.draw_rollouts, folder, arguments.trainer.seed, report)
     return Run(arguments, parts, trainer, folder, checkpoint, held_out)
 
 

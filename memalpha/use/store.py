@@ -16,20 +16,28 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 from weakref import WeakValueDictionary
 
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval.dense import forget_texts
-from memalpha.retrieval.two_layer import RetrieverFactory, TwoLayerRetriever, retriever_factory
+from memalpha.retrieval.two_layer import RetrieverFactory, retriever_factory
 from memalpha.store.durable import DurableMemory
 from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt
 from memalpha.text.quoting import is_text
 from memalpha.types import Change, Entry, Hit, Retriever, TokenCounter
 
 LOCAL = Namespace("local")  # of a store that is kept in memory
+
+
+@runtime_checkable
+class Rebindable(Retriever, Protocol):
+    """A retriever whose index outlives the memory that it follows."""
+
+    def rebind(self, memory: Memory) -> None:
+        """Follow another memory from now on; the one before is not used again."""
 
 
 @dataclass
@@ -48,7 +56,7 @@ class _Open:
         """
         memory = self.durable.memory
         if self.retriever is None or memory is not self.memory:
-            if isinstance(self.retriever, TwoLayerRetriever):
+            if isinstance(self.retriever, Rebindable):
                 self.retriever.rebind(memory)
             else:
                 self.retriever = make(memory)
