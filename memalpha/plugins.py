@@ -18,7 +18,7 @@ PLUGIN_GROUPS: Mapping[str, str] = {
     "memalpha.demonstrations": "a function that makes demonstrations of instances, an agent, a"
     " TeacherConfig, the end token and a seed",
     "memalpha.exports": "a memalpha.contrib.importing.exports.Kind: files that import brings",
-    "memalpha.metrics": "a memalpha.qa.metrics.Metric, or only its function: of a"
+    "memalpha.metrics": "a memalpha.qa.metrics.AnswerMetric, or only its function: of a"
     " memalpha.types.Question and an Answer, which returns a score in [0, 1]",
     "memalpha.readers": "a function of a budget and a counter of tokens that returns a"
     " memalpha.qa.readers.BudgetedReader",

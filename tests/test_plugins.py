@@ -414,9 +414,9 @@ def grade(site, point, *metrics):
     """Install a package with one entry point for metrics, and score an answer by some metrics in a
     process that has loaded no data source."""
     (site / "grading.py").write_text(
-        "from memalpha.qa.metrics import Metric\n"
+        "from memalpha.qa.metrics import AnswerMetric\n"
         "def letters(question, answer):\n    return len(answer.text) / 16\n"
-        "LETTERS = Metric(letters, needs_all=True)"
+        "LETTERS = AnswerMetric(letters, needs_all=True)"
     )
     install(site, "grading", point, "memalpha.metrics")
     command = [sys.executable, "-c", GRADE, str(site), *metrics]

@@ -289,7 +289,7 @@ def _gives(text: str, stale: str, answers: tuple[str, ...]) -> bool:
 
 # ------------------------------------------------------------------------------------------------
 # the table
-class Metric(NamedTuple):
+class AnswerMetric(NamedTuple):
     """A metric, and what readers and their teachers have to know of it."""
 
     score: Callable[[Question, Answer], float]
@@ -297,17 +297,17 @@ class Metric(NamedTuple):
     teachable: bool = False  # an accepted answer, as it stands, is what a reader should write
 
 
-METRICS: dict[str, Metric] = {
-    "substring": Metric(substring, teachable=True),
-    "substring_all": Metric(substring_all, needs_all=True, teachable=True),
-    "exact_match": Metric(exact_match, teachable=True),
-    "f1": Metric(f1, teachable=True),
-    "boxed": Metric(boxed_label),
-    "label": Metric(label),
-    "keywords": Metric(keywords, needs_all=True),
-    "bound": Metric(bound_to_subject, teachable=True),
-    "bound_all": Metric(bound_all, needs_all=True, teachable=True),
-    "absent": Metric(absent, teachable=True),
+METRICS: dict[str, AnswerMetric] = {
+    "substring": AnswerMetric(substring, teachable=True),
+    "substring_all": AnswerMetric(substring_all, needs_all=True, teachable=True),
+    "exact_match": AnswerMetric(exact_match, teachable=True),
+    "f1": AnswerMetric(f1, teachable=True),
+    "boxed": AnswerMetric(boxed_label),
+    "label": AnswerMetric(label),
+    "keywords": AnswerMetric(keywords, needs_all=True),
+    "bound": AnswerMetric(bound_to_subject, teachable=True),
+    "bound_all": AnswerMetric(bound_all, needs_all=True, teachable=True),
+    "absent": AnswerMetric(absent, teachable=True),
 }
 
 
@@ -332,13 +332,13 @@ def check_metric(name: str, *, judged: bool = False) -> None:
 
 
 @cache
-def find_metric(name: str) -> Metric:
+def find_metric(name: str) -> AnswerMetric:
     """Return a metric that needs no judge; InputError if there is none of this name."""
     check_metric(name)
     if name in METRICS:
         return METRICS[name]
     named = load_plugin(find_plugins(METRICS_GROUP)[name])
-    return named if isinstance(named, Metric) else Metric(named)
+    return named if isinstance(named, AnswerMetric) else AnswerMetric(named)
 
 
 def needs_all(question: Question) -> bool:

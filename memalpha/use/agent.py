@@ -100,14 +100,14 @@ class AddResult:
     @property
     def changes(self) -> tuple[tuple[int, Change], ...]:
         """What the model changed, in order, each with the number of its operation."""
-        return tuple(chain.from_iterable(map(_numbered, self.steps)))
+        return tuple(chain.from_iterable(map(_changes_of, self.steps)))
 
     @property
     def operations(self) -> tuple[int, ...]:
         """Numbers of the operations that take it back."""
         numbers: list[int] = []
         for step in self.steps:
-            numbers += [number for number, _ in _numbered(step)] or step.outcome.lines
+            numbers += [number for number, _ in _changes_of(step)] or step.outcome.lines
         return tuple(numbers)
 
     @property
@@ -121,7 +121,7 @@ class AddResult:
         return tuple(result for step in self.steps for result in step.outcome.results)
 
 
-def _numbered(step: StepRecord) -> list[tuple[int, Change]]:
+def _changes_of(step: StepRecord) -> list[tuple[int, Change]]:
     # the changes of the model come first, those of the archive after
     return list(enumerate(step.outcome.changes, step.chunk_index))
 

@@ -14,7 +14,7 @@ from memalpha.data.chunks import Session, Turn, dialogue_chunks
 from memalpha.data.published.stems import stem
 from memalpha.data.rows import Row
 from memalpha.data.source import Draft, SkippedItem, Source, TextOptions, by_row
-from memalpha.qa.metrics import Metric, exact_match, golden_answers, word_f1
+from memalpha.qa.metrics import AnswerMetric, exact_match, golden_answers, word_f1
 from memalpha.qa.readers import UNKNOWN
 from memalpha.types import Answer, Question, TokenCounter
 
@@ -123,7 +123,7 @@ def stemmed_f1(question: Question, answer: Answer) -> float:
     return max(word_f1(stems, _stems(gold)) for gold in golden_answers(question))
 
 
-STEMMED_F1 = Metric(stemmed_f1, teachable=True)
+STEMMED_F1_METRIC = AnswerMetric(stemmed_f1, teachable=True)
 
 
 def stemmed_list_f1(question: Question, answer: Answer) -> float:
@@ -137,7 +137,7 @@ def stemmed_list_f1(question: Question, answer: Answer) -> float:
     )
 
 
-STEMMED_LIST_F1 = Metric(stemmed_list_f1, teachable=True)
+STEMMED_LIST_F1_METRIC = AnswerMetric(stemmed_list_f1, teachable=True)
 
 
 def _list_f1(given: Sequence[str], wanted: Sequence[str]) -> float:
