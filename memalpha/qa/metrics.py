@@ -337,8 +337,8 @@ def find_metric(name: str) -> AnswerMetric:
     check_metric(name)
     if name in METRICS:
         return METRICS[name]
-    named = load_plugin(find_plugins(METRICS_GROUP)[name])
-    return named if isinstance(named, AnswerMetric) else AnswerMetric(named)
+    metric = load_plugin(find_plugins(METRICS_GROUP)[name])
+    return metric if isinstance(metric, AnswerMetric) else AnswerMetric(metric)
 
 
 def needs_all(question: Question) -> bool:
