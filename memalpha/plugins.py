@@ -18,10 +18,14 @@ PLUGIN_GROUPS: Mapping[str, str] = {
     "memalpha.demonstrations": "a function that makes demonstrations of instances, an agent, a"
     " TeacherConfig, the end token and a seed",
     "memalpha.embedders": "a class of the form memalpha.types.Embedder, made without arguments",
-    "memalpha.metrics": "a function of a memalpha.types.Question and an Answer that returns a score"
-    " in [0, 1]",
-    "memalpha.readers": "a class of readers that search again, made as memalpha.qa.readers says",
+    "memalpha.exports": "a memalpha.contrib.importing.exports.Kind: files that import brings",
+    "memalpha.metrics": "a memalpha.qa.metrics.AnswerMetric, or only its function: of a"
+    " memalpha.types.Question and an Answer, which returns a score in [0, 1]",
+    "memalpha.readers": "a function of a budget and a counter of tokens that returns a"
+    " memalpha.qa.readers.BudgetedReader",
     "memalpha.roles": "a class of memalpha.training.role.Role, made without arguments",
+    "memalpha.searching_readers": "a class of readers with an adapter that was trained to search"
+    " again, made as memalpha.qa.readers says",
     "memalpha.detectors": "a function of names that returns a memalpha.use.guards.Guard",
     "memalpha.routes": "a class of the form memalpha.use.routes.Routes, routes of the server",
     "memalpha.sources": "a memalpha.data.source.Source, or a list of them: data sets",

@@ -39,7 +39,7 @@ class Question:
     """One question about an instance, asked after its last chunk."""
 
     text: str
-    # accepted answers, none where nobody knows; metrics of ``NEED_ALL`` need all of them
+    # accepted answers, none where nobody knows; some metrics need all of them
     answers: tuple[str, ...] = ()
     metric: str = "substring"  # one of ``memalpha.qa.metrics.metric_names``, or a judged one
     # e.g. ``single``, ``latest``, ``removed``, ``time``, ``count``; any other name is allowed

@@ -14,6 +14,9 @@ import pytest
 
 from memalpha.cli import run as memalpha
 from memalpha.files import read_object
+from memalpha.memory.memory import Memory
+from memalpha.memory.schema import ARCHIVE, MemorySchema, Section
+from memalpha.types import Operation, OperationKind, Question, ReadRequest
 
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -92,3 +95,39 @@ def test_the_blocks_of_a_page_follow_one_another(page, tmp_path, monkeypatch):
         measured = read_object(Path("runs/mine-measured/config.yaml"))
         assert [row["name"] for row in measured["systems"]] == ["mine"]
         assert (Path("runs/mine-export") / "README.md").is_file()
+
+
+def test_the_retriever_of_contributing_finds_entries_and_lines_newest_first():
+    names = {}
+    (sample,) = [text for _, text in steps_of("CONTRIBUTING.md") if "NewestRetriever" in text]
+    exec(compile(sample, "CONTRIBUTING.md", "exec"), names)
+    memory = Memory(MemorySchema("two", (Section("facts"), Section("events"))))
+    retriever = names["NewestRetriever"](memory)
+    for section, content in (
+        ("facts", "one"),
+        (ARCHIVE.name, "Ann: two"),
+        ("events", "three"),
+        (ARCHIVE.name, "Ann: four"),
+        ("facts", "five"),
+    ):
+        assert memory.apply(Operation(OperationKind.INSERT, section, content)).ok
+
+    def search(k, sections=None):
+        hits = retriever.search("one", k, sections)
+        return [hit.entry.content.removeprefix("Ann: ") for hit in hits]
+
+    assert search(0) == []
+    assert search(1) == ["five", "four"]
+    assert search(9) == ["five", "four", "three", "two", "one"]
+    assert search(2, ["facts"]) == ["five", "one"]
+    assert search(1, ["facts", ARCHIVE.name]) == ["five", "four"]
+    assert search(1, [ARCHIVE.name]) == ["four"]
+
+
+def test_the_reader_of_contributing_answers_with_the_first_passage_that_fits():
+    names = {}
+    (sample,) = [text for _, text in steps_of("CONTRIBUTING.md") if "FirstReader" in text]
+    exec(compile(sample, "CONTRIBUTING.md", "exec"), names)
+    reader = names["FirstReader"](5, len)
+    requests = [ReadRequest(Question("?"), passages) for passages in (("too long", "ab", "c"), ())]
+    assert [answer.text for answer in reader.read(requests)] == ["ab", "unknown"]

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.step import AgentStep, check_context
+from memalpha.agent.context import check_context
+from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, ServiceError
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import build_nano, load_policy_model, resolve_model, write_adapter_record

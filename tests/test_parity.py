@@ -125,7 +125,7 @@ def test_the_three_ways_see_and_do_the_same(trained, whole_model, tmp_path):
     )
     parts = build_components(arguments)
     trainer = build_trainer(arguments, parts)
-    rollouts = trainer.run_rollouts(instances, Sampling(parts.agent.config.max_completion_length))
+    rollouts = trainer.draw_rollouts(instances, Sampling(parts.agent.config.max_completion_length))
     rewards = parts.scorer.score(rollouts)
     training = [
         seen(rollout_to_json(r, reward, RewardConfig()))

@@ -1,5 +1,6 @@
 """Entry points: another package adds to this one; what is broken or stands twice ends in one error."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from unittest.mock import Mock
 import pytest
 
 from memalpha import MemorySchema
+from memalpha.contrib.importing.kinds import EXPORT_LOOKS
 from memalpha.errors import InputError
 from memalpha.qa import readers
+from memalpha.use.store import MemoryStore
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -141,10 +144,44 @@ def prepare(site, point):
     return call(site, "prepare", "lines", "--input", str(file), "--output", str(site / "out"))
 
 
+DIARY = """{"day": "2024-03-05", "wrote": "The cat is Biscuit."}
+{"day": "2024-03-06", "wrote": "It rained."}
+{"kind": "photo"}
+"""
+
+
+def import_diary(site, point, *words):
+    install(site, "diaries", f"diary = {point}", "memalpha.exports")
+    shutil.copy(OWN_PACKAGE / "own_package.py", site)
+    (site / "diary.jsonl").write_text(DIARY)
+    to = ("--store", str(site / "m.db"), "--user", "ann", "--json")
+    return call(site, "import", str(site / "diary.jsonl"), *to, *words)
+
+
+@pytest.mark.parametrize("words", [(), ("--kind", "diary")])
+def test_the_package_of_the_examples_adds_a_kind_of_exports(tmp_path, words):
+    points = tomllib.loads((OWN_PACKAGE / "pyproject.toml").read_text())["project"]["entry-points"]
+    done = import_diary(tmp_path, points["memalpha.exports"]["diary"], *words)
+    told = json.loads(done.stdout)
+    assert (told["kind"], told["read"], told["skipped"]) == ("diary", 2, {"no day": 1}), done.stderr
+    with MemoryStore(tmp_path / "m.db") as store:
+        (hit, *_) = store.search("Biscuit", 1, namespace="ann")
+    assert (hit.entry.content, hit.entry.timestamp) == ("User: The cat is Biscuit.", "2024-03-05")
+    listed = " ".join(call(tmp_path, "import", "--help").stdout.replace("│", " ").split())
+    names = [*EXPORT_LOOKS, "diary"]
+    assert f"{', '.join(names)}; recognised if not given" in listed
+
+
+def test_a_kind_of_exports_that_is_none_is_refused(tmp_path):
+    done = import_diary(tmp_path, "math:pi")
+    assert done.returncode == 1 and "memalpha.contrib.importing.exports.Kind" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_package_of_the_examples_adds_a_data_source_and_a_verb(tmp_path):
     declared = tomllib.loads((OWN_PACKAGE / "pyproject.toml").read_text())["project"]
     points = declared["entry-points"]
-    assert points.keys() == {"memalpha.sources", "memalpha.verbs"}
+    assert points.keys() == {"memalpha.exports", "memalpha.sources", "memalpha.verbs"}
     install(tmp_path, "own-package", f"sections = {points['memalpha.verbs']['sections']}")
     done = prepare(tmp_path, f"lines = {points['memalpha.sources']['lines']}")
     assert done.stdout.startswith("1 instances, 1 chunks, 1 questions"), done.stderr
@@ -314,6 +351,45 @@ def test_an_adapter_that_searches_needs_a_reader_that_does(tmp_path, monkeypatch
         readers.open_reader(tmp_path, 9, len, lambda _: Mock(), searches=2)
 
 
+READER = """
+from memalpha.qa.readers import BudgetedReader
+from memalpha.types import Answer
+class Counter(BudgetedReader):
+    def read(self, requests):
+        return [Answer(str(len(self.passages(request)))) for request in requests]
+"""
+READ = """
+import sys; sys.path.append(sys.argv[1])
+from memalpha import MemAlphaError
+from memalpha.measure.options import ReaderSpec
+from memalpha.qa.readers import open_reader
+from memalpha.training.config import RunOptions
+from memalpha.types import Question, ReadRequest
+
+assert RunOptions(reader="counter").reader == ReaderSpec("counter").kind == "counter"
+request = ReadRequest(Question("How many?"), ("ab", "cd", "ef"))
+try:
+    print(open_reader("counter", 5, len).read([request])[0].text)
+except MemAlphaError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("point", "said"),
+    [("counter = counting:Counter", "2"), ("counter = math:pi", "names math:pi")],
+)
+def test_a_package_adds_a_reader(tmp_path, point, said):
+    (tmp_path / "counting.py").write_text(READER)
+    install(tmp_path, "counting", point, "memalpha.readers")
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(tmp_path)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert said in done.stdout.splitlines()[0], done.stderr
+    listed = call(tmp_path, "train", "--options").stdout
+    assert "One of: recall, base, trained, endpoint, counter." in listed
+
+
 # ------------------------------------------------------------------------------------------------
 # metrics
 GRADE = """
@@ -321,12 +397,14 @@ import sys
 sys.path.append(sys.argv[1])
 from memalpha.errors import InputError
 from memalpha.qa.metrics import metric_names, score
+from memalpha.qa.readers import wanted_answers
 from memalpha.types import Answer, Question
 
 assert "memalpha.data" not in sys.modules
 for metric in sys.argv[2:]:
     try:
-        print(score(Question("?", ("two cats", "x"), metric), Answer("cat, two")))
+        question = Question("?", ("two cats", "x"), metric)
+        print(score(question, Answer("cat, two")), *wanted_answers(question), sep="|")
     except InputError as error:
         print(error)
 """
@@ -336,7 +414,9 @@ def grade(site, point, *metrics):
     """Install a package with one entry point for metrics, and score an answer by some metrics in a
     process that has loaded no data source."""
     (site / "grading.py").write_text(
-        "def letters(question, answer):\n    return len(answer.text) / 16"
+        "from memalpha.qa.metrics import AnswerMetric\n"
+        "def letters(question, answer):\n    return len(answer.text) / 16\n"
+        "LETTERS = AnswerMetric(letters, needs_all=True)"
     )
     install(site, "grading", point, "memalpha.metrics")
     command = [sys.executable, "-c", GRADE, str(site), *metrics]
@@ -349,7 +429,11 @@ def test_metrics_of_published_sets_and_of_a_package_are_found_where_no_loader_wa
     tmp_path,
 ):
     scores = grade(tmp_path, "letters = grading:letters", "letters", "stemmed_f1", "parts", "f1")
-    assert scores.split() == ["0.5", "1.0", "0.0", "0.5"]
+    assert scores.splitlines() == [f"{score}|two cats|x" for score in (0.5, 1.0, 0.0, 0.5)]
+
+
+def test_a_package_says_that_its_metric_needs_all_answers(tmp_path):
+    assert grade(tmp_path, "letters = grading:LETTERS", "letters") == "0.5|two cats, x\n"
 
 
 @pytest.mark.parametrize(

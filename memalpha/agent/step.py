@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from importlib import resources
 from itertools import chain, islice, zip_longest
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memalpha.agent.codecs import Codec, CompactCodec, HermesCodec, make_codec
 from memalpha.agent.config import AgentConfig
@@ -128,7 +128,7 @@ class MemoryView:
 
     def entry_named(self, text: str, memory: Memory) -> Entry | None:
         """Return the oldest entry that is shown with a text; None if there is none."""
-        entry = memory.reading(text)
+        entry = memory.entry_with(text)
         if entry is None and (self.config.show_times or "&lt;" in text or "\\n" in text):
             same = (entry for entry in memory.entries() if self._text(entry) == text)
             entry = next(same, None)
@@ -201,8 +201,6 @@ class MemoryView:
 
 Refusal = Callable[[Memory, int, Chunk, Sequence[Operation]], str]
 """Tells why the operations of a call on a chunk, by its index, are refused; empty: they are not."""
-
-_USER = "<chunk>\n{chunk}\n</chunk>\n<memory>\n{memory}\n</memory>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,91 +364,15 @@ class AgentStep:
         return self.codec.render(calls)
 
 
+def user_text(chunk: str, memory: str) -> str:
+    """Return what a prompt says after the instructions."""
+    return f"<chunk>\n{chunk}\n</chunk>\n<memory>\n{memory}\n</memory>"
+
+
 def _messages(system: str, chunk: str, memory: str) -> list[dict[str, str]]:
-    user = _USER.format(chunk=chunk, memory=memory)
+    user = user_text(chunk, memory)
     return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
 def _naming(call: ToolCall, name: str) -> ToolCall:
     return replace(call, arguments={**call.arguments, "entry_id": name})
-
-
-# ------------------------------------------------------------------------------------------------
-# whether prompts fit a model
-
-TIME_TOKENS = 40
-"""Most tokens of a chunk's time with its brackets: no token is less than a character."""
-
-
-def positions_of(model_config: Any) -> int | None:
-    """Return a model's maximum number of positions; None if unknown."""
-    return getattr(model_config.get_text_config(), "max_position_embeddings", None) or None
-
-
-def longest_prompt(agent: AgentStep) -> int:
-    """Return the maximum number of prompt tokens; a block without a limit counts as empty."""
-    frame, _ = agent.encoder.encode({"chunk": "", "memory": ""}, shared="chunk")
-    tokens = len(frame) + agent.config.max_chunk_tokens + agent.config.view_tokens
-    if agent.config.show_times:
-        tokens += TIME_TOKENS
-    for section in agent.schema.sections:
-        if len(agent.schema.sections) > 1:
-            tokens += agent.encoder.count(f"{section.name}:\n")
-        tokens += section.max_tokens if section in agent.schema.blocks else 0
-    return tokens
-
-
-def window_of(model_config: Any) -> int | None:
-    """Return up to how many tokens a row is computed alike, alone or with longer ones: those that a
-    layer with a sliding window looks back at, or those after which longrope changes all positions;
-    None if there is no such number.
-    """
-    text = model_config.get_text_config()
-    kinds = getattr(text, "layer_types", None) or ("sliding_attention",)
-    sliding = getattr(text, "sliding_window", None) if "sliding_attention" in kinds else None
-    rope = getattr(text, "rope_parameters", None) or {}
-    rotations = [rope, *(value for value in rope.values() if isinstance(value, dict))]
-    windows = [sliding] + [
-        rotation.get("original_max_position_embeddings")
-        for rotation in rotations
-        if rotation.get("rope_type") == "longrope"
-    ]
-    return min((window for window in windows if window), default=None)
-
-
-def context_of(model_config: Any) -> int | None:
-    """Return up to how many tokens this package gives a model; None if unknown."""
-    limits = (positions_of(model_config), window_of(model_config))
-    return min((limit for limit in limits if limit), default=None)
-
-
-def check_tokens(ids: Sequence[int], model_config: Any) -> None:
-    """Raise InputError if a model has no embedding of one of these tokens, as when tokens were
-    added to its tokenizer alone.
-    """
-    vocabulary = getattr(model_config.get_text_config(), "vocab_size", None)
-    highest = max(ids, default=0)
-    if vocabulary and highest >= vocabulary:
-        raise InputError(
-            f"the tokenizer gives token {highest}, and the model has embeddings of {vocabulary} "
-            "tokens",
-            expected="a model that has all tokens of its tokenizer",
-            fix="resize its embeddings where tokens were added, or give it its own tokenizer",
-        )
-
-
-def check_context(agent: AgentStep, model_config: Any) -> None:
-    """Raise InputError if the longest prompt and completion exceed the model's positions, or its
-    window, or a prompt has tokens that the model has not.
-    """
-    check_tokens(agent.encoder.encode({"chunk": "", "memory": ""}, shared="")[0], model_config)
-    positions = context_of(model_config)
-    needed = longest_prompt(agent) + agent.config.max_completion_length
-    names = ("max_chunk_tokens", "view_tokens", "max_completion_length")
-    settings = [f"{name} (now {getattr(agent.config, name)})" for name in names]
-    if positions and needed > positions:
-        raise InputError(
-            f"prompt and completion can have {needed} tokens, and the model takes {positions}"
-            + (" (its window)" if positions == window_of(model_config) else ""),
-            fix=f"lower {', '.join(settings)}",
-        )

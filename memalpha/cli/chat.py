@@ -165,14 +165,12 @@ class Conversation:
             self.operations[-1] += added.operations
             lines = [
                 f"  remembered ({number}): {_show_change(change)}"
-                for step in added.steps
-                for number, change in enumerate(step.outcome.changes, step.chunk_index)
+                for number, change in added.changes
             ]
-            new = [change for step in added.steps for change in step.outcome.changes]
             lines += [f"  not done: {result.message}" for result in added.results if not result.ok]
             for line in lines:
                 out(line)
-            changes += new
+            changes += [change for _, change in added.changes]
         return changes
 
     def _tell(self, reply: Reply, hint: str = "/why shows what was read") -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TRAINED = "folder (a run's, an adapter's or a whole model's) or Hub name of a trained agent"
 SCHEMA = "small_core"  # of a new memory without an agent
+_MOST_READ = 512  # tokens of passages that a model on this machine reads
 TAKES_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Settings of a verb whose further words are options of ``config.parse``."""
 ListOptions = Annotated[bool, Option("--options", help="list every option with its default")]
@@ -52,9 +53,10 @@ class AgentOptions(Options):
         archive: Whether what was read is kept and searched, too; null: as the agent was trained.
         reader_url: An OpenAI-compatible server that answers questions, including the version.
         reader_model: The name of the model there.
-        reader: Folder of a trained reader (``memalpha warmup --teaches reader``); null: the one the
-            agent names; empty: none.
-        reader_tokens: Most tokens of passages that are read.
+        reader: Folder of a trained reader (``memalpha warmup --teaches reader``), or the name of an
+            installed package's; null: the one the agent names; empty: none.
+        reader_tokens: Most tokens of passages that are read; a model on this machine reads at most
+            512, and an agent without a reader shows as many as in its training.
         trust_tools: Whether the functions that the agent's schema names as tools may be imported
             and run, and an endpoint that it names as its embedder be sent texts.
         guards: What is refused when it would be written: kinds of ``memalpha audit`` (``secrets``,
@@ -130,7 +132,7 @@ class AgentOptions(Options):
             store=self.store,
             key=key,
             reader=reader,
-            reader_tokens=self.reader_tokens if served else min(512, self.reader_tokens),
+            reader_tokens=self.reader_tokens if served else min(_MOST_READ, self.reader_tokens),
             retrieve_k=self.retrieve_k,
             archive=self.archive,
             device=self.device,

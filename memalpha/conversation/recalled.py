@@ -114,9 +114,11 @@ def without_recalled(text: str, known: Iterable[str] = ()) -> tuple[str, list[st
     removed, in order.
 
     Of what a user said give no ``known``: a user's own statement is never removed. Of a tag without
-    its other half only the tag goes.
+    its other half only the tag goes, which is removed content if nothing else stands there.
     """
     left, removed = _without_blocks(text)
+    if text.strip() and not left.strip():
+        removed = removed or [text.strip()]
     statements = [_statement(statement) for statement in known]
     if not statements:
         return left, removed

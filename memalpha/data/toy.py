@@ -2,7 +2,7 @@
 
 A chunk is a few words: things and noise. Every thing is asked for, noise never. Instance ``i``
 depends on (seed, split, i) alone; no word comes twice in it. The teacher stores random words of the
-chunk, so only the reward shows what to keep.
+chunk, so only the reward shows what to keep. The schema ``toy`` has room for what is asked for.
 """
 
 import random
@@ -14,7 +14,6 @@ from memalpha.config import Options
 from memalpha.data.pools import Split
 from memalpha.data.source import Source, from_generator
 from memalpha.memory.memory import Memory
-from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.types import Chunk, Instance, Operation, OperationKind, Question
 
 TOY_SOURCE = "toy"
@@ -55,13 +54,6 @@ def make_toy_instance(index: int, seed: int, options: ToyOptions) -> Instance:
             questions.append(Question(f"was {word} seen?", (word,), evidence=(place,), id=id))
     name = f"{TOY_SOURCE}-{options.split}-{seed}-{index}"
     return Instance(name, TOY_SOURCE, tuple(chunks), tuple(questions))
-
-
-def toy_schema(max_entries: int = _CHUNKS * _A_CHUNK) -> MemorySchema:
-    """Return a schema with one list, ``facts``."""
-    return MemorySchema(
-        "toy", (Section("facts", SectionKind.LIST, "things", max_entries=max_entries),)
-    )
 
 
 def toy_teacher_operations(

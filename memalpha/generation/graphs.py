@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from memalpha.agent.step import window_of
+from memalpha.agent.context import window_of
 from memalpha.generation.cache import BufferCache, Room
 from memalpha.generation.decoding import CHECK_EVERY, ForwardInput, Step
 from memalpha.generation.products import Products, using

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from memalpha.agent.step import check_tokens, positions_of, window_of
+from memalpha.agent.context import check_tokens, positions_of, window_of
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.cache import BufferCache
 from memalpha.generation.decoding import Drawing, RowState, Step, decode, forward

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.agent.step import context_of
+from memalpha.agent.context import context_of
 from memalpha.models.adapters import check_adapter, weightless
 from memalpha.models.policy import load_policy_model, load_tokenizer
 from memalpha.models.readers import reader_opening, unknown_bias

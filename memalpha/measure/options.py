@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, product
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from memalpha.agent.config import AgentConfig
-from memalpha.config import Options, make_options, names, parse
+from memalpha.config import OneOf, Options, make_options, names, parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.measure.systems import System, system_kinds
+from memalpha.qa.readers import reader_names
 from memalpha.record.folder import LISTS
 from memalpha.types import JsonMapping, JsonObject
 
@@ -28,6 +29,10 @@ Rows = Annotated[
 ]
 
 EVIDENCE = "evidence"  # the kind of reader that asks nothing and looks where passages are from
+
+
+def _reader_kinds() -> list[str]:
+    return [EVIDENCE, *reader_names()]
 
 
 def make_system(kind: str, values: JsonMapping) -> System:
@@ -75,11 +80,11 @@ class SystemSpec(Options):
 @dataclass(frozen=True, slots=True)
 class ReaderSpec(Options):
     """A reader: ``recall`` (no model: the passages are the answer), ``base``, ``trained`` (with
-    ``adapter``) or ``endpoint``; ``evidence`` asks nothing and scores how much of a question's
-    evidence is among the passages.
+    ``adapter``), ``endpoint`` or that of an installed package; ``evidence`` asks nothing and scores
+    how much of a question's evidence is among the passages.
     """
 
-    kind: Literal["recall", "evidence", "base", "trained", "endpoint"]
+    kind: Annotated[str, AfterValidator(OneOf(_reader_kinds))]
     name: str = ""  # in results (empty = its kind)
     max_new_tokens: PositiveInt = 32  # longest answer
     # its model's window, for full context (0 = what the base model says)

@@ -37,6 +37,7 @@ from memalpha.models.adapters import ADAPTER_RECORD
 from memalpha.models.registry import resolve_model
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import (
+    BASE,
     BudgetedReader,
     QAEvaluator,
     RecallReader,
@@ -306,7 +307,8 @@ def make_reader(
     setting = loaded.setting
     if spec.kind == "recall":
         return RecallReader(setting.reader_tokens, setting.count)
-    window = spec.window_tokens or (0 if spec.kind == "endpoint" else setting.host.positions)
+    is_hosted = spec.kind in (BASE, "trained")
+    window = spec.window_tokens or (setting.host.positions if is_hosted else 0)
     left = window and window - loaded.question_tokens - spec.max_new_tokens - _LINE_BREAKS
     if left < 1 if reads_window else window and left < setting.reader_tokens:
         raise InputError(

@@ -27,8 +27,9 @@ from pydantic import NonNegativeInt
 from typing_extensions import override
 
 from memalpha.agent.config import AGENT_FILE, AgentConfig
+from memalpha.agent.context import check_context
 from memalpha.agent.rollout import StepCallback, run_rollouts
-from memalpha.agent.step import AgentStep, check_context
+from memalpha.agent.step import AgentStep
 from memalpha.config import Options
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError

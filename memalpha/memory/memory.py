@@ -109,7 +109,7 @@ class Memory:
         """Return the entries of those ids that are there."""
         return [self._entries[key] for key in ids if key in self._entries]
 
-    def reading(self, content: str) -> Entry | None:
+    def entry_with(self, content: str) -> Entry | None:
         """Return the oldest list entry with exactly this content, or None."""
         entries = [
             self._entries[key]

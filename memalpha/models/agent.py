@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from memalpha.agent.config import AGENT_FILE, AgentConfig
-from memalpha.agent.step import AgentStep, check_context
+from memalpha.agent.context import check_context
+from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
 from memalpha.files import file_sha256, inside, path_of
 from memalpha.hub import HUB_NAME, fetch_repository

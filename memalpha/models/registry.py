@@ -234,12 +234,13 @@ def make_tokenizer(vocabulary: Sequence[str], context: int) -> "PreTrainedTokeni
 def toy_texts() -> tuple[str, ...]:
     """Return all that the policy of the toy task reads and writes, except entry numbers."""
     from memalpha.agent.codecs import make_codec
-    from memalpha.agent.step import system_text
-    from memalpha.data.toy import toy_schema, toy_vocabulary
+    from memalpha.agent.step import system_text, user_text
+    from memalpha.data.toy import toy_vocabulary
+    from memalpha.memory.schema import MemorySchema
 
-    schema = toy_schema()
+    schema = MemorySchema.load("toy")
     instructions = system_text(make_codec("compact", schema), schema, described=True)
-    return (*toy_vocabulary(), instructions, "<chunk>\n</chunk>\n<memory>\n</memory>")
+    return (*toy_vocabulary(), instructions, user_text("", ""))
 
 
 def _pieces(byte_level: Any, vocabulary: Iterable[str]) -> list[str]:

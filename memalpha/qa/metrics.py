@@ -5,8 +5,8 @@
 metric never raises for an answer; InputError is for a question that it cannot score. Sources:
 Mem-alpha (arXiv 2509.25911, its repository's ``evaluate_agent_results.py``) for ``substring``,
 ``boxed`` and ``keywords``; SQuAD (its ``evaluate-v1.1.py``) for ``exact_match`` and ``f1``;
-MemoryAgentBench (its ``utils/eval_other_utils.py``) for ``substring_all``, which readers know, too
-(``NEED_ALL``); the others are this project's. docs/data.md lists how each differs from its source.
+MemoryAgentBench (its ``utils/eval_other_utils.py``) for ``substring_all``; the others are this
+project's. docs/data.md lists how each differs from its source.
 Not covered: paraphrase (metric ``judge``, see ``memalpha.qa.judges``), languages without spaces.
 """
 
@@ -16,6 +16,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 from memalpha.errors import InputError
 from memalpha.plugins import find_plugins, load_plugin, plugin_names
@@ -288,33 +289,31 @@ def _gives(text: str, stale: str, answers: tuple[str, ...]) -> bool:
 
 # ------------------------------------------------------------------------------------------------
 # the table
-METRICS: dict[str, Callable[[Question, Answer], float]] = {
-    "substring": substring,
-    "substring_all": substring_all,
-    "exact_match": exact_match,
-    "f1": f1,
-    "boxed": boxed_label,
-    "label": label,
-    "keywords": keywords,
-    "bound": bound_to_subject,
-    "bound_all": bound_all,
-    "absent": absent,
+class AnswerMetric(NamedTuple):
+    """A metric, and what readers and their teachers have to know of it."""
+
+    score: Callable[[Question, Answer], float]
+    needs_all: bool = False  # the answers are parts of one answer, not spellings of it
+    teachable: bool = False  # an accepted answer, as it stands, is what a reader should write
+
+
+METRICS: dict[str, AnswerMetric] = {
+    "substring": AnswerMetric(substring, teachable=True),
+    "substring_all": AnswerMetric(substring_all, needs_all=True, teachable=True),
+    "exact_match": AnswerMetric(exact_match, teachable=True),
+    "f1": AnswerMetric(f1, teachable=True),
+    "boxed": AnswerMetric(boxed_label),
+    "label": AnswerMetric(label),
+    "keywords": AnswerMetric(keywords, needs_all=True),
+    "bound": AnswerMetric(bound_to_subject, teachable=True),
+    "bound_all": AnswerMetric(bound_all, needs_all=True, teachable=True),
+    "absent": AnswerMetric(absent, teachable=True),
 }
-
-
-NEED_ALL = frozenset({"bound_all", "keywords", "substring_all"})
-"""Metrics for which the question's answers are parts of one answer, not spellings of it."""
 
 
 def metric_names() -> list[str]:
     """Return the names of all metrics that need no judge: of ``METRICS``, then of entry points."""
     return plugin_names(METRICS_GROUP, METRICS)
-
-
-@cache
-def _find(name: str) -> Callable[[Question, Answer], float]:
-    metric: Callable[[Question, Answer], float] = load_plugin(find_plugins(METRICS_GROUP)[name])
-    return metric
 
 
 def check_metric(name: str, *, judged: bool = False) -> None:
@@ -332,11 +331,29 @@ def check_metric(name: str, *, judged: bool = False) -> None:
         )
 
 
+@cache
+def find_metric(name: str) -> AnswerMetric:
+    """Return a metric that needs no judge; InputError if there is none of this name."""
+    check_metric(name)
+    if name in METRICS:
+        return METRICS[name]
+    metric = load_plugin(find_plugins(METRICS_GROUP)[name])
+    return metric if isinstance(metric, AnswerMetric) else AnswerMetric(metric)
+
+
+def needs_all(question: Question) -> bool:
+    """Whether the question's answers are parts of one answer, not spellings of it."""
+    return question.metric not in JUDGED and find_metric(question.metric).needs_all
+
+
+def is_teachable(question: Question) -> bool:
+    """Whether an accepted answer, as it stands, is what a reader should write."""
+    return question.metric not in JUDGED and find_metric(question.metric).teachable
+
+
 def score(question: Question, answer: Answer) -> float:
     """Return the score of an answer by the question's metric.
 
     InputError if the metric is unknown or cannot score the question.
     """
-    name = question.metric
-    check_metric(name)
-    return METRICS[name](question, answer) if name in METRICS else _find(name)(question, answer)
+    return find_metric(question.metric).score(question, answer)

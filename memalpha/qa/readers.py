@@ -28,8 +28,8 @@ from memalpha.errors import (
 from memalpha.files import read_object
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import ARCHIVE
-from memalpha.plugins import find_plugins, load_plugin
-from memalpha.qa.metrics import JUDGED, NEED_ALL, RUBRIC, check_metric, score
+from memalpha.plugins import PLUGIN_GROUPS, find_plugins, load_plugin, plugin_names
+from memalpha.qa.metrics import JUDGED, RUBRIC, check_metric, needs_all, score
 from memalpha.retrieval.ranking import ReadableMemory
 from memalpha.text.quoting import one_line, quote
 from memalpha.text.thinking import content_of
@@ -206,11 +206,21 @@ class ModelReader(BudgetedReader):
         return [max(islice(values, count)) for count in counts]
 
 
+READERS_GROUP = "memalpha.readers"
+"""Entry points of readers of other packages: each is called with the budget and the counter of
+tokens, and returns a ``BudgetedReader``."""
+READER_KINDS = (RECALL, BASE, "trained", "endpoint")
+SEARCHING_GROUP = "memalpha.searching_readers"
 SEARCHING_READER = "search"
-"""Name of the entry point of ``memalpha.readers`` for adapters that were trained to search again.
-It is called as ``ModelReader``, with the most searches behind the counter of tokens and without
+"""Name of the entry point of that group for adapters that were trained to search again. It is
+called as ``ModelReader``, with the most searches behind the counter of tokens and without
 ``probabilities``, and returns a ``ModelReader``.
 """
+
+
+def reader_names() -> list[str]:
+    """Return the kinds of readers that options name: this package's, then of entry points."""
+    return plugin_names(READERS_GROUP, READER_KINDS)
 
 
 def searches_of(adapter: str | Path) -> int:
@@ -253,7 +263,8 @@ def open_reader(
     searches: int | None = None,
 ) -> BudgetedReader:
     """Return a reader: ``recall`` (the passages are the answer), ``base`` or the folder of a
-    trained reader, with the model that ``load`` gives for it, or the client of a chat server.
+    trained reader, with the model that ``load`` gives for it, the client of a chat server, or that
+    of an entry point (``READERS_GROUP``).
 
     It reads ``budget_tokens`` at most. An adapter that was trained to search again gets a reader
     that does, at most ``searches`` times (None: as in its training); InputError if no such reader
@@ -263,6 +274,8 @@ def open_reader(
         return EndpointReader(reader, budget_tokens, count_tokens, sampling)
     if reader == RECALL:
         return RecallReader(budget_tokens, count_tokens)
+    if reader in reader_names() and reader not in READER_KINDS:
+        return _reader_of_package(str(reader), budget_tokens, count_tokens)
     if load is None:
         raise ValueError(f"nothing loads the model of the reader {str(reader)!r}")
     model = load(reader)
@@ -278,12 +291,12 @@ def open_reader(
             own_model=model.own_model,
             probabilities=model.probabilities,
         )
-    entry = find_plugins("memalpha.readers").get(SEARCHING_READER)
+    entry = find_plugins(SEARCHING_GROUP).get(SEARCHING_READER)
     if entry is None:
         raise InputError(
             f"the reader {str(reader)!r} searches {searches} times, and no installed package has a"
             " reader that does",
-            expected=f"an entry point {SEARCHING_READER!r} of 'memalpha.readers'",
+            expected=f"an entry point {SEARCHING_READER!r} of {SEARCHING_GROUP!r}",
         )
     searching: ModelReader = load_plugin(entry)(
         model, budget_tokens, count_tokens, searches, own_model=model.own_model
@@ -291,12 +304,23 @@ def open_reader(
     return searching
 
 
+def _reader_of_package(name: str, budget_tokens: int, count_tokens: TokenCounter) -> BudgetedReader:
+    entry = find_plugins(READERS_GROUP)[name]
+    made = load_plugin(entry)
+    reader = made(budget_tokens, count_tokens) if callable(made) else made
+    if not isinstance(reader, BudgetedReader):
+        raise InputError(
+            f"the entry point {name!r} of {READERS_GROUP!r} names {entry.value}",
+            expected=PLUGIN_GROUPS[READERS_GROUP],
+        )
+    return reader
+
+
 def wanted_answers(question: Question) -> tuple[str, ...]:
     """Return what a reader should write: one of these."""
     if question.metric == "absent" or not question.answers:
         return (UNKNOWN,)
-    needs_all = question.metric in NEED_ALL
-    return (", ".join(question.answers),) if needs_all else question.answers
+    return (", ".join(question.answers),) if needs_all(question) else question.answers
 
 
 def answer_of(reply: str) -> Answer | ServiceError:

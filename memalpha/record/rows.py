@@ -21,7 +21,7 @@ from memalpha.files import append_lines, finite, read_lines
 from memalpha.record.folder import mask_options
 from memalpha.record.shapes import Count, Number, Score
 from memalpha.record.statistics import estimate
-from memalpha.rewards import PARTS, RewardConfig, StepReward
+from memalpha.rewards import RewardConfig, StepReward
 from memalpha.types import Change, Entry, JsonObject, OperationKind, OperationResult, QuestionRecord
 
 RowKey = tuple[str, str, str, int, str]  # set, system, reader, seed and instance
@@ -157,16 +157,11 @@ def summarise(rows: Sequence[InstanceRow]) -> JsonObject:
     """
     scored = [row for row in rows if row.scored]
     rewards = reward_means(scored)
-    others = [name for name in rewards if name not in (TOTAL, *PARTS)]
     shares = call_shares(scored)
     calls = sum(row.count("calls") for row in scored)
     return {
         **_accuracy({row.instance: row.accuracy for row in scored}),
-        "reward": rewards.get(TOTAL, math.nan),
-        "tool_success": rewards.get("tool", math.nan),
-        "compression": rewards.get("compression", math.nan),
-        "content": rewards.get("content", math.nan),
-        **{f"reward_{name}": rewards[name] for name in others},
+        **{key: rewards.get(name, math.nan) for name, key in summary_names(rewards).items()},
         "memory_tokens": _mean([row.memory_tokens for row in scored]),
         "input_tokens": _mean([row.input_tokens for row in scored]),
         "entries": _mean([len(row.entries) for row in scored]),
@@ -178,6 +173,21 @@ def summarise(rows: Sequence[InstanceRow]) -> JsonObject:
         "kinds": _by_kind(scored),
         "operations": shares,
     }
+
+
+def summary_names(parts: Iterable[str]) -> dict[str, str]:
+    """Return the name in a summary of the mean of each part of the reward, and of ``TOTAL``.
+
+    ``accuracy`` has none: the accuracy of a summary is that of all questions, whatever is paid.
+    """
+    own = {
+        TOTAL: "reward",
+        "tool": "tool_success",
+        "compression": "compression",
+        "content": "content",
+    }
+    others = [name for name in parts if name not in own and name != "accuracy"]
+    return {**own, **{name: f"reward_{name}" for name in others}}
 
 
 def reward_means(rows: Sequence[InstanceRow]) -> dict[str, float]:

@@ -151,13 +151,16 @@ def connect(url: str, wait: float = 30.0) -> Database:
 class Database(ABC):
     """A log in a database; one connection, used by one thread at a time; ``name`` is its address
     without a password.
+
+    A kind of database sets what follows, implements ``_rewrite``, which takes erased bytes out of
+    the files, and adds the codes of its errors to ``_ERRORS``; ``connect`` opens it.
     """
 
-    _settings: tuple[str, ...]
-    _waiting: str
-    _checked = True
-    _read: tuple[str, ...] = ("BEGIN",)
-    _write: tuple[str, ...] = ("BEGIN IMMEDIATE",)
+    _settings: tuple[str, ...]  # statements for a new connection
+    _waiting: str  # the statement that sets how long to wait for locks; {}: milliseconds
+    _read: tuple[str, ...]  # statements that begin a consistent snapshot,
+    _write: tuple[str, ...]  # and a write, of one writer at a time
+    _checked: bool  # whether ``integrity`` asks it for faults of its files, as SQLite is asked
     read_only = False  # whether it cannot be written, and is only read
     index_folder: Path | None = None  # of the indexes of large memories
 
@@ -410,6 +413,9 @@ class Sqlite(Database):
     other file if it is at rest, else with its write-ahead file. A write tries to open it anew.
     """
 
+    _checked = True
+    _read = ("BEGIN",)
+    _write = ("BEGIN IMMEDIATE",)
     _waiting = "PRAGMA busy_timeout={}"
     _settings = (
         "PRAGMA journal_mode=WAL",

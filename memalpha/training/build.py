@@ -21,8 +21,9 @@ from transformers import (
 )
 
 from memalpha.agent.config import AGENT_FILE, AgentConfig
+from memalpha.agent.context import check_context, longest_prompt
 from memalpha.agent.rollout import BeginEpisodes, memory_episodes
-from memalpha.agent.step import AgentStep, check_context, longest_prompt
+from memalpha.agent.step import AgentStep
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.files import read_object

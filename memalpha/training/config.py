@@ -32,7 +32,9 @@ from memalpha.agent.config import AgentConfig
 from memalpha.config import OneOf, Options, Share, check_name, names, parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
+from memalpha.qa.readers import reader_names
 from memalpha.record.folder import mask_options
+from memalpha.record.rows import summary_names
 from memalpha.rewards import RewardConfig, RewardFunction
 from memalpha.training.credit import credit_names, make_credit
 from memalpha.training.role import WRITER, make_role, role_names
@@ -300,7 +302,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
         warm_start_learning_rate: Their peak learning rate.
         train_layers: Train the adapters of this many top layers only (0 = all): cheaper updates.
         reader: ``recall`` (no model), ``base`` (the frozen base model), ``trained`` (a reader's
-            adapter) or ``endpoint``.
+            adapter), ``endpoint``, or that of an installed package.
         reader_adapter: Folder of the trained reader, on a frozen base of its own.
         content_judge: ``facts`` (annotations), ``grounded`` (lexical support), ``auto`` (facts,
             else grounded) or ``endpoint``.
@@ -343,7 +345,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
     warm_start_steps: NonNegativeInt = 0
     warm_start_learning_rate: PositiveFloat = 1e-3
     train_layers: NonNegativeInt = 0
-    reader: Literal["recall", "base", "trained", "endpoint"] = "recall"
+    reader: Annotated[str, AfterValidator(OneOf(reader_names))] = "recall"
     reader_adapter: str = ""
     content_judge: Literal["facts", "grounded", "auto", "endpoint"] = "grounded"
     question_share: PositiveShare = 1.0
@@ -584,8 +586,8 @@ class GRPOOptions(TrainerOptions):
         eval_strategy: ``steps``: validate while training; ``no``: before and after alone.
         eval_steps: Steps between validations.
         load_best_model_at_end: End with the weights of the best validation.
-        metric_for_best_model: ``accuracy``, ``reward``, ``tool_success``, ``compression`` or
-            ``content``.
+        metric_for_best_model: ``accuracy``, ``reward``, ``tool_success``, ``compression``,
+            ``content`` or, of another part of the reward, ``reward_NAME``.
     """
 
     num_generations: Annotated[int, Field(ge=2)] = 8
@@ -602,9 +604,7 @@ class GRPOOptions(TrainerOptions):
     eval_strategy: Literal["no", "steps", False] = "no"
     eval_steps: PositiveInt | None = None
     load_best_model_at_end: bool = False
-    metric_for_best_model: Literal[
-        "accuracy", "reward", "tool_success", "compression", "content"
-    ] = "accuracy"
+    metric_for_best_model: str = "accuracy"
 
     def check(self) -> None:
         """Check combinations of options."""
@@ -641,6 +641,7 @@ class GRPOOptions(TrainerOptions):
         """Return TRL's arguments, ``more`` of them given here."""
         rollouts = self.per_device_train_batch_size * self.steps_per_generation
         fixed = {
+            "greater_is_better": True,
             "vllm_importance_sampling_clip_max": 2.0,
             "per_device_eval_batch_size": rollouts,  # not used; TRL wants a multiple of a group
         }
@@ -693,5 +694,12 @@ def parse_train_arguments(
         model_init_kwargs=run.model_init_kwargs or None,
     )
     reward = replace(reward, rewards={**reward.rewards, **(rewards or {})})
-    _ = reward.parts  # imports the functions of ``rewards`` before a model is loaded
+    # imports the functions of ``rewards`` before a model is loaded
+    parts = make_credit(run.credit).reward(reward).parts
+    metrics = ["accuracy", *summary_names(parts).values()]
+    if trainer.metric_for_best_model not in metrics:
+        raise InputError(
+            f"metric_for_best_model is {trainer.metric_for_best_model!r}",
+            expected=f"one of {', '.join(metrics)}",
+        )
     return TrainArguments(run, agent, reward, trl_arguments, trainer)

@@ -27,8 +27,10 @@ CREDITS_GROUP = "memalpha.credits"
 class Credit(Protocol):
     """Who is credited with a reward, from options to rows.
 
-    The methods are called in the order in which they stand here: ``check`` when options are read,
-    ``reward`` when the scorer is made, the others in each draw, by trainer and scorer. A group has
+    The methods are first called in the order in which they stand here: ``check`` and ``reward``
+    when options are read, of objects that are made for that alone; then, all of one object,
+    ``reward`` when the scorer is made and the others in each draw. With ``staleness`` a draw may
+    begin before the one before it is scored; held-out rollouts are only asked. A group has
     ``group_size`` rollouts of one instance, one after the other. An own credit is best derived from
     ``StepCredit``, of which each method does nothing more than it has to.
     """
@@ -61,9 +63,6 @@ class Credit(Protocol):
         kept in ``Rollout.credits`` for functions of the reward, failures in ``Rollout.errors``.
         """
 
-    def metrics(self, rollouts: Sequence[Rollout]) -> Mapping[str, tuple[float, int]]:
-        """Return metrics by name, as ``RolloutScorer.metrics`` does."""
-
     def rows(
         self,
         rollouts: Sequence[Rollout],
@@ -77,6 +76,9 @@ class Credit(Protocol):
 
     def group_key(self, row: TrainingRow, group_size: int) -> tuple[int, int]:
         """Return a name of the rows that a row is compared with."""
+
+    def metrics(self, rollouts: Sequence[Rollout]) -> Mapping[str, tuple[float, int]]:
+        """Return metrics by name, as ``RolloutScorer.metrics`` does."""
 
 
 class StepCredit:
@@ -106,10 +108,6 @@ class StepCredit:
     def ask(self, rollouts: Sequence[Rollout], evaluator: QAEvaluator) -> None:
         """Ask nothing more."""
 
-    def metrics(self, rollouts: Sequence[Rollout]) -> Mapping[str, tuple[float, int]]:
-        """Return none."""
-        return {}
-
     def rows(
         self,
         rollouts: Sequence[Rollout],
@@ -125,6 +123,10 @@ class StepCredit:
     def group_key(self, row: TrainingRow, group_size: int) -> tuple[int, int]:
         """Return the instance and the chunk."""
         return (row.group_index, row.chunk_index)
+
+    def metrics(self, rollouts: Sequence[Rollout]) -> Mapping[str, tuple[float, int]]:
+        """Return none."""
+        return {}
 
 
 class TrajectoryCredit(StepCredit):

@@ -15,8 +15,14 @@ from memalpha.data.teacher import TeacherConfig, excerpt_operations, teach, teac
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import ARCHIVE
-from memalpha.qa.metrics import NEED_ALL, contains
-from memalpha.qa.readers import UNKNOWN, find_passages, reader_messages, within_budget
+from memalpha.qa.metrics import contains, is_teachable, needs_all
+from memalpha.qa.readers import (
+    UNKNOWN,
+    find_passages,
+    reader_messages,
+    wanted_answers,
+    within_budget,
+)
 from memalpha.retrieval.lexical import LexicalIndex
 from memalpha.text.encoding import chat_ids
 from memalpha.types import Instance, Operation, Question
@@ -104,23 +110,6 @@ def demonstrate(
 # them), else sentences of the text. A passage with the answer that the search misses takes the
 # place of the last one; without it most examples would say ``unknown``.
 # A share of the examples is without the passages that hold the answer: there ``unknown`` is right.
-ANSWERED = frozenset(
-    {
-        "substring",
-        "substring_all",
-        "exact_match",
-        "f1",
-        "stemmed_f1",
-        "stemmed_list_f1",
-        "parts",
-        "bound",
-        "bound_all",
-        "absent",
-    }
-)
-"""Metrics whose accepted answers are what a reader should write."""
-SEVERAL = ("bound_all", "substring_all", "parts")
-"""Those of them that want all answers."""
 _ALL = 1000  # passages that are looked through for one with the answer
 
 
@@ -146,7 +135,7 @@ def make_reader_examples(
         rng = random.Random(f"{seed}/{instance.id}")
         source = _Notes(instance, agent, teacher, rng) if instance.facts else _Sentences(instance)
         for question in instance.questions:
-            if question.metric in ANSWERED:
+            if is_teachable(question):
                 yield from _examples(question, source, agent, rng, unknown_share)
 
 
@@ -168,18 +157,12 @@ def _examples(
     if rng.random() < unknown_share:
         passages = [passage for passage in passages if not source.holds(passage, question)]
     answered = question.metric != "absent" and source.answers(passages, question)
-    if question.metric in NEED_ALL:  # all of them, or it is not known
+    if needs_all(question):  # all of them, or it is not known
         answered = all(_shows(passages, gold) for gold in question.answers)
     outdated = any(_shows(passages, old) for old in question.stale)
     if answered or not outdated:
-        answer = right_answer(question) if answered else UNKNOWN
+        answer = wanted_answers(question)[0] if answered else UNKNOWN
         yield ReaderExample(question.text, tuple(passages), answer)
-
-
-def right_answer(question: Question) -> str:
-    """Return what a reader should write: the first answer, or all where all are wanted."""
-    golds = question.answers if question.metric in SEVERAL else question.answers[:1]
-    return ", ".join(golds)
 
 
 def _shows(passages: Sequence[str], text: str) -> bool:

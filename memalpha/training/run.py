@@ -165,7 +165,7 @@ def open_run(
         warm = warm_started(arguments, folder, report)
         parts = build_components(warm)
         trainer = build_trainer(warm, parts, trainer_class)
-    held_out = HeldOut(parts, trainer.run_rollouts, folder, arguments.trainer.seed, report)
+    held_out = HeldOut(parts, trainer.draw_rollouts, folder, arguments.trainer.seed, report)
     return Run(arguments, parts, trainer, folder, checkpoint, held_out)
 
 
@@ -203,7 +203,8 @@ def validate(run: Run, recorder: Recorder) -> dict[str, float]:
     options = run.arguments.trainer
     rows = run.held_out.measure(_validate(run.parts), f"step-{run.trainer.state.global_step:06d}")
     means = recorder.write_validation(rows)
-    if options.load_best_model_at_end and math.isnan(means[options.metric_for_best_model]):
+    best = means.get(options.metric_for_best_model, math.nan)
+    if options.load_best_model_at_end and math.isnan(best):
         raise InputError(
             f"metric_for_best_model is {options.metric_for_best_model!r}, which has no value",
             expected="accuracy",

@@ -9,7 +9,7 @@ from dataclasses import replace
 from memalpha.agent.step import AgentStep
 from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
-from memalpha.qa.metrics import NEED_ALL
+from memalpha.qa.metrics import needs_all
 from memalpha.types import Fact, FactAction, Instance, Question
 
 
@@ -73,7 +73,7 @@ def _as_of(question: Question, facts: Sequence[Fact], end: int) -> Question | No
         return None
     if max(question.evidence) < end:
         return question
-    if question.metric in NEED_ALL:  # all values of then are not known
+    if needs_all(question):  # all values of then are not known
         return None
     ended_by = {
         FactAction.CHANGE: question.answers,

@@ -216,7 +216,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, PackedGRPOTrainer):
 
     # Rollouts ------------------------------------------------------------------------------------
 
-    def run_rollouts(
+    def draw_rollouts(
         self, instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None = None
     ) -> list[Rollout]:
         """Run this rank's rollouts with the current weights; all ranks call it together."""

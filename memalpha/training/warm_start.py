@@ -25,7 +25,8 @@ from pydantic import (
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.step import AgentStep, check_tokens, context_of, window_of
+from memalpha.agent.context import check_tokens, context_of, window_of
+from memalpha.agent.step import AgentStep
 from memalpha.config import OneOf, Share, parse
 from memalpha.data.load import load_data, source_names
 from memalpha.data.teacher import TeacherConfig

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from memalpha.agent.step import window_of
+from memalpha.agent.context import window_of
 from memalpha.errors import InputError
 from memalpha.generation.graphs import PLAIN_MODELS
 from memalpha.generation.products import blocks, fits, product

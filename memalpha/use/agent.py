@@ -15,8 +15,9 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
@@ -72,9 +73,6 @@ from memalpha.units import cut_text
 from memalpha.use.guards import Guards
 from memalpha.use.store import MemoryStore, need_text
 
-if TYPE_CHECKING:
-    pass
-
 Keeper = Callable[[DurableMemory, Memory, int, Origin, Sequence[Change]], None]
 """Archives a chunk that an agent has read: is given the memory to write to, the chunk's number, the
 origin of the operations, and what they changed."""
@@ -96,9 +94,21 @@ class AddResult:
     """
 
     steps: tuple[StepRecord, ...]
-    operations: tuple[int, ...]
     left_out: tuple[str, ...] = ()
     removed: int = 0
+
+    @property
+    def changes(self) -> tuple[tuple[int, Change], ...]:
+        """What the model changed, in order, each with the number of its operation."""
+        return tuple(chain.from_iterable(map(_changes_of, self.steps)))
+
+    @property
+    def operations(self) -> tuple[int, ...]:
+        """Numbers of the operations that take it back."""
+        numbers: list[int] = []
+        for step in self.steps:
+            numbers += [number for number, _ in _changes_of(step)] or step.outcome.lines
+        return tuple(numbers)
 
     @property
     def lines(self) -> tuple[int, ...]:
@@ -109,6 +119,11 @@ class AddResult:
     def results(self) -> tuple[OperationResult, ...]:
         """Result of each tool call of the model, in order, mistakes included."""
         return tuple(result for step in self.steps for result in step.outcome.results)
+
+
+def _changes_of(step: StepRecord) -> list[tuple[int, Change]]:
+    # the changes of the model come first, those of the archive after
+    return list(enumerate(step.outcome.changes, step.chunk_index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,29 +357,26 @@ class MemoryAgent(MemoryStore):
             text, left_out = self._not_recalled(whose, text, time)
         elif isinstance(text, str):
             text, left_out = without_recalled(text)
+            text = text if text.strip() or not left_out else ""
         if left_out and not text:
-            return AddResult((), (), tuple(left_out))
+            return AddResult((), tuple(left_out))
         text, removed = self.guards.masked(text)
         pieces = self.labelled(text, time)
         steps: list[StepRecord] = []
-        operations: list[int] = []
         with self.turn(whose):
             try:
                 for piece, labels in pieces:
                     steps.append(
                         self.add_chunk(whose, piece, source, labels=labels, metadata=metadata)
                     )
-                    first = steps[-1].chunk_index  # those of the archive come after
-                    outcome = steps[-1].outcome
-                    operations += range(first, first + len(outcome.changes)) or outcome.lines
             except MemAlphaError as error:
                 if steps:
                     error.add_note(
                         f"the first {len(steps)} of {len(pieces)} pieces are stored, "
-                        f"by the operations {operations}"
+                        f"by the operations {list(AddResult(tuple(steps)).operations)}"
                     )
                 raise
-        return AddResult(tuple(steps), tuple(operations), tuple(left_out), removed)
+        return AddResult(tuple(steps), tuple(left_out), removed)
 
     def _not_recalled(
         self, whose: Namespace, messages: Sequence[Message], time: str | None

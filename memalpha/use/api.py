@@ -40,7 +40,7 @@ from memalpha.use.operations import (
     ENDPOINTS,
     ApiAnswer,
     Endpoint,
-    Operations,
+    Endpoints,
     invalid,
     problem_of,
     read_json,
@@ -135,7 +135,7 @@ def _unprocessable(what: str, expected: str) -> Problem:
 
 
 def build_api(
-    operations: Operations,
+    endpoints: Endpoints,
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
 ) -> FastAPI:
     """Return the application that offers the endpoints; each runs in a thread."""
@@ -150,7 +150,7 @@ def build_api(
     for endpoint in ENDPOINTS:
         app.add_api_route(
             f"/v1{endpoint.path}",
-            _handler(operations, endpoint),
+            _handler(endpoints, endpoint),
             methods=[endpoint.method],
             name=endpoint.name,
             description=endpoint.description,
@@ -168,7 +168,7 @@ def build_api(
     def ready() -> JSONResponse:
         """Say whether the store can be read and requests are taken."""
         try:
-            operations.agent.namespaces()
+            endpoints.agent.namespaces()
         except MemAlphaError as error:
             told = problem_of(error)
             return respond(Problem(HTTPStatus.SERVICE_UNAVAILABLE, told.what, fix=told.fix))
@@ -197,9 +197,9 @@ def _page(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]
     return send
 
 
-def _handler(operations: Operations, endpoint: Endpoint) -> Callable[..., ApiAnswer]:
+def _handler(endpoints: Endpoints, endpoint: Endpoint) -> Callable[..., ApiAnswer]:
     def handle(caller: Any, request: Any) -> ApiAnswer:
-        return operations.call(endpoint.name, caller, request)
+        return endpoints.call(endpoint.name, caller, request)
 
     request: Any = endpoint.request
     if endpoint.method != "POST":
@@ -219,8 +219,8 @@ def _mcp_result(body: JsonObject, is_error: bool) -> CallToolResult:
     )
 
 
-def build_mcp(operations: Operations, local: Caller | None = None) -> Server:
-    """Return the MCP server that offers the operations; ``local`` is the caller over stdio."""
+def build_mcp(endpoints: Endpoints, local: Caller | None = None) -> Server:
+    """Return the MCP server that offers the endpoints; ``local`` is the caller over stdio."""
     tools = {endpoint.name: endpoint for endpoint in ENDPOINTS if endpoint.tool}
     listed = [
         Tool(
@@ -248,7 +248,7 @@ def build_mcp(operations: Operations, local: Caller | None = None) -> Server:
                 raise MCPError(INVALID_PARAMS, f"Unknown tool: {params.name[:200]!r}; {known}")
             request = tools[params.name].request.model_validate(params.arguments or {})
             caller = local or sent.scope[CALLER]
-            answer = await to_thread.run_sync(operations.call, params.name, caller, request)
+            answer = await to_thread.run_sync(endpoints.call, params.name, caller, request)
         except ValidationError as error:
             return _mcp_result(invalid(error, "what the tool's schema says").body(), True)
         except Problem as problem:

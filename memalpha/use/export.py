@@ -190,7 +190,9 @@ def make_card(config: AgentConfig, base: str, facts: RunFacts, *, merged: bool) 
     before = facts.summary.get("before") or {}
     after = facts.summary.get("after") or {}
     schema = MemorySchema.load(config.schema)
-    results = [(name, before.get(name), after.get(name)) for name in _MEASURES if name in after]
+    others = [name for name in after if name.startswith("reward_") and after[name] is not None]
+    measures = [*_MEASURES, *others]
+    results = [(name, before.get(name), after.get(name)) for name in measures if name in after]
     kinds_before = before.get("kinds") or {}
     for kind, row in (after.get("kinds") or {}).items():
         earlier = kinds_before.get(kind) or {}

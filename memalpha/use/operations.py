@@ -1,6 +1,6 @@
 """The endpoints of a server, shared by the HTTP API and MCP, with their JSON.
 
-Each method of ``Operations`` marked ``_endpoint`` is one: its parameters are the request, its
+Each method of ``Endpoints`` marked ``_endpoint`` is one: its parameters are the request, its
 result the answer, its docstring the description. Of server errors (5xx) the client gets only the
 kind; the log has the message, which may hold files and addresses.
 """
@@ -290,7 +290,7 @@ _Call = Callable[..., ApiAnswer]
 def _endpoint(
     method: str, path: str, *, writes: bool = False, tool: bool = True
 ) -> Callable[[_Call], _Call]:
-    """Make a method of ``Operations`` one of ``ENDPOINTS``: its signature becomes the request's
+    """Make a method of ``Endpoints`` one of ``ENDPOINTS``: its signature becomes the request's
     model.
     """
 
@@ -331,7 +331,7 @@ _Id = Annotated[str, Field(min_length=1, max_length=200, pattern=r"\S")]
 _CLIENT = ("undo", "forget", "forget_all")  # whose InputErrors are the client's
 
 
-class Operations:
+class Endpoints:
     """Carries out operations with an agent; a text to add has ``max_text_tokens`` at most."""
 
     def __init__(self, agent: MemoryAgent, max_text_tokens: int) -> None:

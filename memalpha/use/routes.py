@@ -10,7 +10,7 @@ from memalpha.config import Options
 from memalpha.errors import InputError
 from memalpha.plugins import load_plugins
 from memalpha.use.access import Callers, Problem, ServeConfig
-from memalpha.use.operations import Operations
+from memalpha.use.operations import Endpoints
 
 
 class Routes(Protocol):
@@ -29,7 +29,7 @@ class Routes(Protocol):
 
     @classmethod
     def build(
-        cls, operations: Operations, callers: Callers, config: ServeConfig, options: Any
+        cls, endpoints: Endpoints, callers: Callers, config: ServeConfig, options: Any
     ) -> "Routes | None":
         """Return the routes of a server; None if its options switch them off."""
 
@@ -56,7 +56,7 @@ def route_options() -> list[type[Options]]:
 
 
 def build_routes(
-    operations: Operations, callers: Callers, config: ServeConfig, options: Sequence[Options]
+    endpoints: Endpoints, callers: Callers, config: ServeConfig, options: Sequence[Options]
 ) -> list[Routes]:
     """Return the routes of a server; those without options in ``options`` have their defaults.
 
@@ -66,7 +66,7 @@ def build_routes(
     built = []
     for kind in find_routes():
         chosen = given.pop(kind.options, None) or kind.options() if kind.options else None
-        routes = kind.build(operations, callers, config, chosen)
+        routes = kind.build(endpoints, callers, config, chosen)
         if routes:
             built.append(routes)
     if given:

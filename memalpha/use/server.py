@@ -34,7 +34,7 @@ from memalpha.errors import InputError
 from memalpha.use.access import API_KEY, CALLER, HEADERS, Callers, Problem, ServeConfig
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.api import PAGE, build_api, build_mcp, respond
-from memalpha.use.operations import Operations
+from memalpha.use.operations import Endpoints
 from memalpha.use.routes import Routes, build_routes
 
 _ONCE = ("Host", "Origin", "Authorization", API_KEY, *HEADERS.values())
@@ -249,9 +249,9 @@ def build_app(
     it without a token. ``options`` are those of the routes that other packages add.
     """
     check_reach(config, callers)
-    operations = Operations(agent, config.max_text_tokens)
+    endpoints = Endpoints(agent, config.max_text_tokens)
     # no sessions, no open streams
-    mcp = StreamableHTTPSessionManager(build_mcp(operations), json_response=True, stateless=True)
+    mcp = StreamableHTTPSessionManager(build_mcp(endpoints), json_response=True, stateless=True)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -262,10 +262,10 @@ def build_app(
             yield
         await anyio.to_thread.run_sync(agent.close)  # waits for what is under way
 
-    app = build_api(operations, lifespan)
+    app = build_api(endpoints, lifespan)
     mcp_app: Any = StreamableHTTPASGIApp(mcp)
     app.add_route("/mcp", mcp_app, methods=["POST"], include_in_schema=False)
-    routes = build_routes(operations, callers, config, options)
+    routes = build_routes(endpoints, callers, config, options)
     for added in routes:
         added.add_to(app)
     return Gate(app, config, callers, routes)
@@ -334,7 +334,7 @@ class _Server(uvicorn.Server):
 
 def serve_stdio(agent: MemoryAgent, config: ServeConfig, callers: Callers) -> None:
     """Serve one MCP client over standard input and output, with the memory of the local caller."""
-    mcp = build_mcp(Operations(agent, config.max_text_tokens), callers.identify({}))
+    mcp = build_mcp(Endpoints(agent, config.max_text_tokens), callers.identify({}))
 
     async def run() -> None:
         async with stdio_server() as (reading, writing):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 from weakref import WeakValueDictionary
 
 from memalpha.errors import InputError
@@ -25,12 +25,7 @@ from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval.embedders import forget_texts
 from memalpha.retrieval.ranking import ReadableMemory
-from memalpha.retrieval.two_layer import (
-    RetrieverFactory,
-    RetrieverMaker,
-    TwoLayerRetriever,
-    retriever_factory,
-)
+from memalpha.retrieval.two_layer import RetrieverFactory, RetrieverMaker, retriever_factory
 from memalpha.store.durable import DurableMemory
 from memalpha.store.history import shape
 from memalpha.store.index import Progress, StoredSearch
@@ -41,6 +36,14 @@ from memalpha.types import Change, Entry, Hit, Retriever, TokenCounter
 
 INDEXED = 2000  # operations of a memory that is searched by an index on disk
 LOCAL = Namespace("local")  # of a store that is kept in memory
+
+
+@runtime_checkable
+class Rebindable(Retriever, Protocol):
+    """A retriever whose index outlives the memory that it follows."""
+
+    def rebind(self, memory: Memory) -> None:
+        """Follow another memory from now on; the one before is not used again."""
 
 
 @dataclass
@@ -60,7 +63,7 @@ class _Open:
         """
         memory = self.durable.memory
         if self.retriever is None or memory is not self.memory:
-            if isinstance(self.retriever, TwoLayerRetriever):
+            if isinstance(self.retriever, Rebindable):
                 self.retriever.rebind(memory)
             else:
                 self.retriever = make(memory)

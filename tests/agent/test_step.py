@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from memalpha.agent.codecs import CODECS
 from memalpha.agent.config import AgentConfig
+from memalpha.agent.context import TIME_TOKENS, check_context, context_of, longest_prompt
 from memalpha.agent.rollout import run_rollouts, sharing
-from memalpha.agent.step import TIME_TOKENS, AgentStep, check_context, context_of, longest_prompt
+from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
 from memalpha.models.registry import make_tokenizer
 from memalpha.types import (

@@ -74,6 +74,8 @@ def test_tagged_blocks_go_whoever_sends_them_and_no_passage_closes_one():
     assert without_recalled(f"{block}\n{mine}") == (f"\n{mine}", [block])
     assert without_recalled(f"{mine} < RECALLED_MEMORY > more") == (f"{mine}  more", [])
     assert without_recalled(mine) == (mine, []) and tag_passages([]).endswith(CLOSE)
+    assert without_recalled(f"{CLOSE}\n") == ("\n", [CLOSE])
+    assert without_recalled(" \n") == (" \n", [])
 
 
 FORMS = [

@@ -5,7 +5,8 @@ import unicodedata
 
 import pytest
 
-from memalpha.data.load import LeakCheck, LeakError, iter_prepared, prepare
+from memalpha.data.leaks import LeakCheck, LeakError
+from memalpha.data.load import iter_prepared, prepare
 from memalpha.data.published.shared import PERSONA, SUMMARISE, question_on
 from memalpha.types import Chunk, Instance, Question
 from tests.helpers.data_samples import write

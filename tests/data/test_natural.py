@@ -13,7 +13,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data.load import LeakCheck, load_data, load_one
+from memalpha.data.leaks import LeakCheck
+from memalpha.data.load import load_data, load_one
 from memalpha.data.natural import NaturalOptions, in_person, make_natural_instance
 from memalpha.data.pools import hostile_lines, natural_words
 from memalpha.data.teacher import TeacherConfig, teach

@@ -15,7 +15,7 @@ from memalpha.data.load import load_one
 from memalpha.data.pools import hostile_lines, pools, read_words
 from memalpha.data.synthetic import PRESETS, SyntheticConfig, generate, make_synthetic_instance
 from memalpha.data.teacher import TeacherConfig, excerpt, excerpt_operations
-from memalpha.data.toy import NOISE, THINGS, toy_schema, toy_teacher_operations, toy_vocabulary
+from memalpha.data.toy import NOISE, THINGS, toy_teacher_operations, toy_vocabulary
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.types import Chunk, FactAction, Instance, OperationKind, Question
@@ -403,7 +403,8 @@ def test_every_thing_of_a_chunk_is_asked_for_and_noise_is_not(split):
         ]
         assert list(instance.questions) == expected
         assert {word for word in flat if word in THINGS} == {q.answers[0] for q in expected}
-        memory = Memory(toy_schema(max_entries=0))
+        memory = Memory(MemorySchema.load("toy"))
+        assert memory.schema["facts"].max_entries == len(expected)
         operations = toy_teacher_operations(instance, 0, memory, random.Random(split))
         assert 1 <= len(operations) <= 4 and {o.content for o in operations} <= set(words[0])
 

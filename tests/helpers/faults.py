@@ -221,7 +221,7 @@ def forgotten_facts_stay_in_lines(lines_by_operation, history, operations):
 
 
 @fault(
-    "data.load.LeakCheck.check",
+    "data.leaks.LeakCheck.check",
     "tests/data/test_leaks.py::test_a_passage_again_also_among_others_and_in_other_letter_case",
 )
 def capitals_hide_a_leak(check, leak_check, instance, **options):

@@ -12,7 +12,7 @@ from memalpha.retrieval.lexical import tokenize
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.history import still_say
 from memalpha.store.journal import Namespace, Origin, hash_prompt
-from memalpha.types import Entry
+from memalpha.types import Entry, Hit
 from memalpha.use.store import MemoryStore
 from tests.helpers.stores import (
     BY,
@@ -24,6 +24,7 @@ from tests.helpers.stores import (
     delete,
     files_with,
     insert,
+    memory_of,
     opened,
     rebuilt,
     search,
@@ -137,6 +138,38 @@ def test_no_cache_of_the_process_keeps_the_text(folder, whole):
     ]
     assert (False, "Ivan plays chess") in embedder._vectors
     assert [h.entry.content for h in search(store, IVAN, "chess", 5)] == ["Ivan plays chess"]
+
+
+class Newest:
+    """A retriever of one's own that goes on with another memory."""
+
+    def __init__(self, memory):
+        self.memory = memory
+        self.memories = [memory]
+
+    def search(self, query, k, sections=None):
+        return [Hit(entry, 1.0) for entry in self.memory.entries()[::-1][:k]]
+
+    def rebind(self, memory):
+        self.memory = memory
+        self.memories.append(memory)
+
+
+def test_any_retriever_that_can_follow_another_memory_stays(folder):
+    made = []
+
+    def make(memory):
+        made.append(Newest(memory))
+        return made[-1]
+
+    store = MemoryStore(folder / "store.db", SCHEMA, make)
+    for text in ("Zaphod plays the piano", "Ivan plays chess"):
+        apply(store, MARTA, insert(text), BY)
+    assert [hit.entry.id for hit in search(store, MARTA, "who", 5)] == ["2", "1"]
+    store.forget("2", namespace=MARTA)  # the memory is made anew
+    assert [hit.entry.id for hit in search(store, MARTA, "who", 5)] == ["1"]
+    (retriever,) = made
+    assert retriever.memories[1:] == [memory_of(store)]
 
 
 def test_a_reader_in_the_way_delays_the_erasure_until_it_is_gone(folder):

@@ -20,7 +20,16 @@ from memalpha.qa.judges import (
     EndpointContentJudge,
     FactContentJudge,
 )
-from memalpha.qa.metrics import LABEL_METRICS, contains, metric_names, normalise, score
+from memalpha.qa.metrics import (
+    LABEL_METRICS,
+    contains,
+    is_teachable,
+    metric_names,
+    needs_all,
+    normalise,
+    score,
+)
+from memalpha.qa.readers import wanted_answers
 from memalpha.types import (
     Answer,
     AnswerRequest,
@@ -295,6 +304,21 @@ def test_long_answers_are_quick(text):
             Answer(text, (text,)),
         )
     assert time.process_time() - start < 2
+
+
+def test_what_readers_and_teachers_know_of_each_metric():
+    named = [ask(name, "x", "y") for name in metric_names()]
+    whole = {question.metric for question in named if needs_all(question)}
+    assert whole == {"bound_all", "keywords", "substring_all"}
+    taught = {question.metric for question in named if is_teachable(question)}
+    of_sets = {"stemmed_f1", "stemmed_list_f1", "parts"}
+    own = {"substring", "substring_all", "exact_match", "f1", "bound", "bound_all", "absent"}
+    assert taught == own | of_sets
+    judged = ask("judge", "x", "y")
+    assert not needs_all(judged) and not is_teachable(judged)
+    # accepted answers of ``parts`` are spellings; the parts of each stand between semicolons
+    assert wanted_answers(ask("parts", "x; y", "y, x")) == ("x; y", "y, x")
+    assert score(ask("parts", "x; y", "z"), Answer("z")) == 1
 
 
 UNFIT = [

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from memalpha.agent.step import context_of, window_of
+from memalpha.agent.context import context_of, window_of
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
 from memalpha.generation.small import ask_copy, small_copy

@@ -12,7 +12,7 @@ import pytest
 from memalpha.errors import InputError, PartialServiceError, ServiceError, TrainingAborted
 from memalpha.qa.readers import QAEvaluator, RecallReader
 from memalpha.record.measure import measure, rollout_memory
-from memalpha.record.rows import summarise
+from memalpha.record.rows import InstanceRow, QuestionRow, summarise
 from memalpha.rewards import RewardConfig, compression
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.recording import ScoringExaminer
@@ -196,6 +196,16 @@ def test_a_gap_of_the_judge_enters_no_mean_of_an_evaluation(rollouts):
         pytest.approx(1.0 + 1.0 + 0.05 * 0.5 + 0.1),
     )  # b alone
     assert summary["compression"] == pytest.approx((0.875 + 0.5) / 2)
+
+
+def test_a_summary_has_every_part_of_the_reward():
+    means = {"total": 0.5, "accuracy": 0.125, "tool": 0.25, "immediate": 0.75, "brevity": 1.0}
+    question = QuestionRow("0", "single", "?", 1.0, "apple")
+    row = InstanceRow("s", "policy", "r", 0, "x", 2, 10, questions=(question,), rewards=means)
+    summary = summarise([row])
+    shown = {name: value for name, value in summary.items() if name.startswith("reward")}
+    assert shown == {"reward": 0.5, "reward_immediate": 0.75, "reward_brevity": 1.0}
+    assert (summary["accuracy"], summary["tool_success"]) == (1.0, 0.25)
 
 
 def test_metrics_by_hand(rollouts):

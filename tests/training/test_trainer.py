@@ -4,12 +4,15 @@ TRL, and what it logs."""
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
+from inspect import isfunction
 
 import pytest
 import torch
 
+from memalpha.contrib.credit.evidence import EvidenceCredit
 from memalpha.errors import InputError
 from memalpha.training.config import RunOptions
+from memalpha.training.credit import Credit
 from memalpha.training.sampling import DrawPlan, RolloutSampler
 from memalpha.types import Sampling
 from tests.helpers import gradient_check
@@ -48,6 +51,24 @@ def test_groups_without_a_difference_are_counted_without_padding(tmp_path):
     assert logs["rows"] == len(real) and all(row.left_out for row in made.rows[-4:])
     written = [len(row.completion_ids) for row in real]
     assert logs["completions/mean_length"] == pytest.approx(sum(written) / len(written))
+
+
+def test_a_credit_is_called_in_the_order_in_which_its_methods_stand(tmp_path):
+    methods = [name for name, value in vars(Credit).items() if isfunction(value)]
+    calls = []
+
+    class Watched(EvidenceCredit):
+        def __getattribute__(self, name):
+            if name in methods:
+                calls.append(name)
+            return super().__getattribute__(name)
+
+    made = make_trainer(Case(steps=1, credit="evidence"), tmp_path)
+    made.scorer.credit = Watched()
+    made.train()
+    written = [name for name in methods if not name.startswith("_")]
+    assert written[:2] == ["check", "reward"]  # before there is a trainer
+    assert list(dict.fromkeys(calls)) == written[2:]
 
 
 def test_a_group_is_asked_the_same_share_of_the_questions_and_steps_differ():

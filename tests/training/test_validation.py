@@ -272,6 +272,10 @@ def test_engines_are_given_the_best_weights_anew(monkeypatch):
             [*VALIDATED, "--metric_for_best_model", "content", "--warm_start_steps", "0"],
             "'content', which has no value",
         ),
+        (
+            [*VALIDATED, "--metric_for_best_model", "reward_tool"],
+            "one of accuracy, reward, tool_success, compression, content, reward_immediate",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said(tmp_path, capsys, options, named):

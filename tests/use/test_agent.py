@@ -21,7 +21,7 @@ from memalpha.store.journal import Journal, Namespace, Origin, hash_prompt
 from memalpha.types import Entry, Operation, OperationKind, ResultCode
 from memalpha.use.access import Caller
 from memalpha.use.agent import AsyncMemoryAgent, MemoryAgent, Reply
-from memalpha.use.operations import ENDPOINTS, Operations
+from memalpha.use.operations import ENDPOINTS, Endpoints
 from memalpha.use.store import LOCAL
 from tests.helpers.scripted import FACTS, ScriptedGenerator
 
@@ -268,6 +268,8 @@ def test_what_a_text_led_to_is_taken_back_by_its_operations(script):
         assert len(added.lines) == 2 and added.operations
         written = sum(result.changed for result in added.results)
         assert len(added.operations) == (written or 2)
+        changes = [change for step in added.steps for change in step.outcome.changes]
+        assert added.changes == tuple(zip(added.operations[: len(changes)], changes, strict=True))
         for number in reversed(added.operations):
             agent.undo(number)
         assert agent.counted() == ((), 0)
@@ -320,7 +322,7 @@ def test_without_a_model_each_memory_is_read_with_its_own_schema(tmp_path, schem
         files = MemorySchema("files", (Section("files"),))
         journal.memory(Namespace("zoe"), files).apply(replace(insert, section="files"), Origin("x"))
         with MemoryAgent.without_model(store=journal) as agent:
-            operations = Operations(agent, 100)
+            endpoints = Endpoints(agent, 100)
             for user in (MARTA, IVAN):
                 caller = Caller("test", user)
                 for name, fields in (
@@ -329,7 +331,7 @@ def test_without_a_model_each_memory_is_read_with_its_own_schema(tmp_path, schem
                     ("memory", {}),
                 ):
                     request = {each.name: each.request for each in ENDPOINTS}[name](**fields)
-                    answer = operations.call(name, caller, request)
+                    answer = endpoints.call(name, caller, request)
                     if name == "ask" and user == MARTA:
                         assert answer.source.content == "Marta lives in Oslo"
                 assert (answer.total, answer.lines) == (int(user == MARTA), 1)

@@ -15,7 +15,7 @@ from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Completion, Operation, OperationKind, StopReason
 from memalpha.use.access import Callers, Grant, ServeConfig
 from memalpha.use.api import build_api
-from memalpha.use.operations import Operations
+from memalpha.use.operations import Endpoints
 from memalpha.use.server import Gate, check_reach
 from tests.helpers.servers import make_agent
 
@@ -46,7 +46,7 @@ async def served(model=None, agent=None, **limits):
     if model is not None:
         agent.generator.generator = model
     config = ServeConfig(**limits)
-    app = Gate(build_api(Operations(agent, config.max_text_tokens)), config, Callers(GRANTS))
+    app = Gate(build_api(Endpoints(agent, config.max_text_tokens)), config, Callers(GRANTS))
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", timeout=30
     ) as http:

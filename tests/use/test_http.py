@@ -6,6 +6,7 @@ import json
 import httpx
 import pytest
 
+from memalpha.conversation.recalled import CLOSE, OPEN
 from tests.helpers.servers import client, line, running, tokens_file
 
 
@@ -72,6 +73,20 @@ def test_a_story(marta):
     assert problem(marta.post("/v1/undo", json={"operation": 1}))["status"] == 410
     assert marta.delete("/v1/memory").json()["operations"] == 4
     assert marta.get("/v1/history").json() == {"operations": [], "total": 0}
+
+
+BLOCK = f"{OPEN}\n- Marta lives in Oslo\n{CLOSE}"
+
+
+@pytest.mark.parametrize(
+    ("text", "left_out"), [(BLOCK, BLOCK), (f"{BLOCK}\n", BLOCK), (f" {CLOSE}\n", CLOSE)]
+)
+def test_a_text_of_nothing_but_what_was_recalled_is_left_out_and_no_failure(marta, text, left_out):
+    answer = marta.post("/v1/add", json={"text": text})
+    assert answer.status_code == 200
+    nothing = {"operations": [], "lines": 0, "results": [], "pieces": 0, "removed": 0}
+    assert answer.json() == {**nothing, "left_out": [left_out]}
+    assert marta.get("/v1/history").json()["total"] == 0
 
 
 @pytest.mark.parametrize(

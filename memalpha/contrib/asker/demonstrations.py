@@ -17,11 +17,10 @@ from memalpha.data.teacher import TeacherConfig, teach
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import ARCHIVE
-from memalpha.qa.metrics import contains
-from memalpha.qa.readers import SEARCH, UNKNOWN, request_to_read
+from memalpha.qa.metrics import contains, is_teachable, needs_all
+from memalpha.qa.readers import SEARCH, UNKNOWN, request_to_read, wanted_answers
 from memalpha.speakers import speaker_of
 from memalpha.text.encoding import chat_ids
-from memalpha.training.demonstrations import ANSWERED, SEVERAL, right_answer
 from memalpha.types import Instance, Question
 from memalpha.update.logps import CompletionRow
 
@@ -59,7 +58,7 @@ def demonstrate_asking(
         retriever = agent.new_retriever(memory)
         shown = []
         for question in instance.questions:
-            if question.metric in ANSWERED:
+            if is_teachable(question):
                 request, _ = request_to_read(question, memory, retriever, config.retrieve_k)
                 wanted = NeededNotes.of(question, memory)
                 shown.append(_turns(asker.begin(request), asker, wanted, agent, end_token))
@@ -111,7 +110,7 @@ class NeededNotes:
             ]
         elif {answer.casefold() for answer in question.answers} <= {"yes", "no"}:
             groups = of_chunks  # no passage says it; it follows from all of them
-        elif question.metric in SEVERAL:
+        elif needs_all(question):
             groups = [_holding(memory, question, gold) for gold in question.answers]
         else:
             holding = [_holding(memory, question, gold) for gold in question.answers]
@@ -135,7 +134,7 @@ class NeededNotes:
             return UNKNOWN if known and self.groups else None
         if self.held(notes)[0] < len(self.groups):
             return None
-        return right_answer(question)
+        return wanted_answers(question)[0]
 
 
 def _holding(memory: Memory, question: Question, word: str) -> frozenset[str]:

@@ -51,7 +51,7 @@ from memalpha.use.access import (
     check_namespace_parts,
 )
 from memalpha.use.api import respond
-from memalpha.use.operations import ENDPOINTS, Operations, invalid, problem_of, read_json
+from memalpha.use.operations import ENDPOINTS, Endpoints, invalid, problem_of, read_json
 
 _PATH = re.compile(
     r"/(?:v[123]/)?memories(?:/.*)?|/search|/v1/(?:ping|batch|event/.*)|/v[12]/entities(?:/.*)?"
@@ -210,17 +210,17 @@ class Mem0Routes:
     options = None
     names_user = True
 
-    def __init__(self, operations: Operations, callers: Callers, config: ServeConfig) -> None:
-        self._mem0 = _Mem0(operations, callers)
+    def __init__(self, endpoints: Endpoints, callers: Callers, config: ServeConfig) -> None:
+        self._mem0 = _Mem0(endpoints, callers)
         self._callers = callers
         self.max_body_bytes = config.max_body_bytes
 
     @classmethod
     def build(
-        cls, operations: Operations, callers: Callers, config: ServeConfig, options: None
+        cls, endpoints: Endpoints, callers: Callers, config: ServeConfig, options: None
     ) -> "Mem0Routes":
         """Return the routes."""
-        return cls(operations, callers, config)
+        return cls(endpoints, callers, config)
 
     def owns(self, path: str) -> bool:
         """Whether the path of a request is one of these."""
@@ -371,11 +371,11 @@ class _Space(NamedTuple):
 
 
 class _Mem0:
-    """Answers requests with the server's own operations, and their errors."""
+    """Answers requests with the server's own endpoints, and their errors."""
 
-    def __init__(self, operations: Operations, callers: Callers) -> None:
-        self._operations = operations
-        self._agent = operations.agent
+    def __init__(self, endpoints: Endpoints, callers: Callers) -> None:
+        self._endpoints = endpoints
+        self._agent = endpoints.agent
         self._callers = callers
 
     def _call(self, name: str, caller: Caller, **fields: Any) -> Any:
@@ -383,7 +383,7 @@ class _Mem0:
             request = _REQUESTS[name].model_validate(fields)
         except ValidationError as error:
             raise invalid(error, "what Mem0's clients send") from error
-        return self._operations.call(name, caller, request)
+        return self._endpoints.call(name, caller, request)
 
     def guarded(self, answer: _Answer, asked: _Mem0Call) -> Any:
         """Return an answer; every error is a Problem."""
@@ -520,7 +520,7 @@ class _Mem0:
         self, caller: Caller, messages: list[JsonObject], time: str, metadata: str | None
     ) -> list[Change]:
         """Let the agent read messages; what it changed, and the lines that were kept."""
-        added = self._operations.read(caller, messages, time, metadata=metadata)
+        added = self._endpoints.read(caller, messages, time, metadata=metadata)
         changes = [change for step in added.steps for change in step.outcome.changes]
         chunks = {step.chunk_index for step in added.steps}
         with self._agent.durable(caller.namespace) as durable:
@@ -538,7 +538,7 @@ class _Mem0:
                 "infer=false, and this agent has no archive to keep lines in",
                 fix="memalpha serve --archive true",
             )
-        self._operations.check_length(messages)
+        self._endpoints.check_length(messages)
         chunks = agent.labelled(agent.guards.masked(messages)[0], time)
         origin = Origin("mem0", "infer=false")
         with agent.durable(whose) as durable, durable.writing(origin, metadata) as memory:
@@ -583,7 +583,7 @@ class _Mem0:
             )
         text = self._agent.guards.masked(fields.text)[0]
         if text is not None:
-            self._operations.check_length(text)
+            self._endpoints.check_length(text)
             self._agent.pieces(text)
         self._checked(_update_about(About(), fields))
         stamp = fields.timestamp

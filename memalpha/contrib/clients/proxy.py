@@ -48,7 +48,7 @@ from memalpha.types import JsonObject
 from memalpha.use.access import CALLER, Caller, Callers, Problem, ServeConfig
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.api import respond
-from memalpha.use.operations import Operations, problem_of
+from memalpha.use.operations import Endpoints, problem_of
 
 _LOG = logging.getLogger(__name__)
 _ROOT = "/v1/"
@@ -119,10 +119,10 @@ class ProxyRoutes:
 
     @classmethod
     def build(
-        cls, operations: Operations, callers: Callers, config: ServeConfig, options: ProxyOptions
+        cls, endpoints: Endpoints, callers: Callers, config: ServeConfig, options: ProxyOptions
     ) -> "ProxyRoutes | None":
         """Return the routes; None without an upstream."""
-        return cls(operations.agent, config, options) if options.upstream else None
+        return cls(endpoints.agent, config, options) if options.upstream else None
 
     def owns(self, path: str) -> bool:
         """Whether the path of a request is one that is passed on to the upstream."""

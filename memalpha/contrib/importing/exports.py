@@ -16,7 +16,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
@@ -24,7 +24,9 @@ from typing import IO, Any, NamedTuple, TextIO
 
 from memalpha.contrib.importing import chats, memories
 from memalpha.contrib.importing.items import Item, Reasons
+from memalpha.contrib.importing.kinds import EXPORT_LOOKS, EXPORTS_GROUP
 from memalpha.errors import InputError
+from memalpha.plugins import PLUGIN_GROUPS, load_plugins
 
 _BLOCK = 1 << 20  # characters
 _LONGEST = (
@@ -65,39 +67,41 @@ class Kind(NamedTuple):
     read: Callable[[Iterable[Any], Reasons], Iterator[Item]]
 
 
-# In the order in which they are tried.
-EXPORT_KINDS: Mapping[str, Kind] = {
-    "chatgpt": Kind("objects with 'mapping' (conversations.json)", chats.is_chatgpt, chats.chatgpt),
-    "claude": Kind("objects with 'chat_messages'", chats.is_claude, chats.claude),
-    "claude-memories": Kind(
-        "objects with 'conversations_memory'",
-        memories.is_claude_memories,
-        memories.claude_memories,
-    ),
-    "claude-code": Kind(
-        "messages with 'sessionId' and 'message' (sessions, JSON Lines)",
-        chats.is_claude_code,
-        chats.claude_code,
-    ),
-    "deepseek": Kind("objects with 'mapping' of 'fragments'", chats.is_deepseek, chats.deepseek),
-    "gemini": Kind(
-        "activities of 'Gemini Apps' (Takeout, JSON or HTML)", chats.is_gemini, chats.gemini
-    ),
-    "gemini-cli": Kind(
-        "objects with 'sessionId' and 'messages'", chats.is_gemini_cli, chats.gemini_cli
-    ),
-    "grok": Kind("objects with 'conversation' and 'responses'", chats.is_grok, chats.grok),
-    "openwebui": Kind("objects with 'chat' of 'history'", chats.is_openwebui, chats.openwebui),
-    "librechat": Kind("messages with 'isCreatedByUser'", chats.is_librechat, chats.librechat),
-    "sharegpt": Kind("turns with 'from' and 'value'", chats.is_sharegpt, chats.sharegpt),
-    "locomo": Kind("objects with 'session_1'", chats.is_locomo, chats.locomo),
-    "langmem": Kind(
-        "items with 'namespace', 'key' and 'value'", memories.is_langmem, memories.langmem
-    ),
-    "memos": Kind("items with 'memory' and 'metadata'", memories.is_memos, memories.memos),
-    "mem0": Kind("memories with 'id' and 'memory' or 'text'", memories.is_mem0, memories.mem0),
-    "messages": Kind("messages with 'role' and 'content'", chats.is_messages, chats.messages),
+_READERS: Mapping[str, tuple[Callable[[Any], bool], Callable[..., Iterator[Item]]]] = {
+    "chatgpt": (chats.is_chatgpt, chats.chatgpt),
+    "claude": (chats.is_claude, chats.claude),
+    "claude-memories": (memories.is_claude_memories, memories.claude_memories),
+    "claude-code": (chats.is_claude_code, chats.claude_code),
+    "deepseek": (chats.is_deepseek, chats.deepseek),
+    "gemini": (chats.is_gemini, chats.gemini),
+    "gemini-cli": (chats.is_gemini_cli, chats.gemini_cli),
+    "grok": (chats.is_grok, chats.grok),
+    "openwebui": (chats.is_openwebui, chats.openwebui),
+    "librechat": (chats.is_librechat, chats.librechat),
+    "sharegpt": (chats.is_sharegpt, chats.sharegpt),
+    "locomo": (chats.is_locomo, chats.locomo),
+    "langmem": (memories.is_langmem, memories.langmem),
+    "memos": (memories.is_memos, memories.memos),
+    "mem0": (memories.is_mem0, memories.mem0),
+    "messages": (chats.is_messages, chats.messages),
 }
+
+
+@cache
+def export_kinds() -> Mapping[str, Kind]:
+    """Return all kinds by name in the order in which they are tried: those of other packages before
+    ``messages``, which fits most. InputError if one of an entry point is no ``Kind``.
+    """
+    own = {name: Kind(looks, *_READERS[name]) for name, looks in EXPORT_LOOKS.items()}
+    others = load_plugins(EXPORTS_GROUP, own)
+    for name, kind in others.items():
+        if not isinstance(kind, Kind):
+            raise InputError(
+                f"the entry point {name!r} of {EXPORTS_GROUP!r} names {kind!r}",
+                expected=PLUGIN_GROUPS[EXPORTS_GROUP],
+            )
+    *first, last = own.items()
+    return dict([*first, *others.items(), last])
 
 
 class _File(NamedTuple):
@@ -119,10 +123,11 @@ class Export:
     """
 
     def __init__(self, path: Path, kind: str | None = None) -> None:
-        if kind is not None and kind not in EXPORT_KINDS:
+        self._kinds = export_kinds()
+        if kind is not None and kind not in self._kinds:
             raise InputError(
                 f"kind {kind!r}",
-                expected=f"one of {', '.join(EXPORT_KINDS)}",
+                expected=f"one of {', '.join(self._kinds)}",
             )
         self.path = path
         self.name = path.stem
@@ -132,7 +137,7 @@ class Export:
         self.kind = self._found(kind)
 
     def __iter__(self) -> Iterator[Item]:
-        kind = EXPORT_KINDS[self.kind]
+        kind = self._kinds[self.kind]
         try:
             for file in chain(self._begun, self._files):
                 if not any(map(kind.fits, file.first)):
@@ -145,13 +150,13 @@ class Export:
 
     def _found(self, kind: str | None) -> str:
         """Read the begin of the files up to the first one of a kind; return the kind."""
-        wanted = EXPORT_KINDS if kind is None else [kind]
+        wanted = self._kinds if kind is None else [kind]
         for file in self._files:
             self._begun.append(file)
             for name in wanted:
-                if any(map(EXPORT_KINDS[name].fits, file.first)):
+                if any(map(self._kinds[name].fits, file.first)):
                     return name
-        looked = "; ".join(f"{name}: {EXPORT_KINDS[name].looks}" for name in wanted)
+        looked = "; ".join(f"{name}: {self._kinds[name].looks}" for name in wanted)
         first = self._begun[0].first if self._begun else []
         of_journal = any(isinstance(value, dict) and "format" in value for value in first[:1])
         other = "what memalpha journal export wrote: memalpha journal import STORE FILE"
@@ -194,7 +199,7 @@ class Export:
     def _unwrapped(self, value: Any) -> Iterator[Any]:
         """Yield the elements of the lists in an object, or the value itself."""
         is_object = isinstance(value, dict) and not any(
-            kind.fits(value) for kind in EXPORT_KINDS.values()
+            kind.fits(value) for kind in self._kinds.values()
         )
         lists = [value[name] for name in _LISTS if name in value] if is_object else []
         lists = [each for each in lists if isinstance(each, list | dict)]

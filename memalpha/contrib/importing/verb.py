@@ -16,6 +16,7 @@ from typer import Argument, Option, Typer
 from memalpha.cli.console import complain, console, quiet_libraries
 from memalpha.cli.journal import KeyFile, Wait, open_store, say
 from memalpha.cli.options import SCHEMA, TRAINED, AsJson, read_key
+from memalpha.contrib.importing.kinds import kind_names
 from memalpha.errors import ImportStopped, InputError
 from memalpha.files import path_of
 
@@ -41,11 +42,7 @@ def import_export(
     session: Annotated[str, Option(help="the session's part of the namespace")] = "default",
     kind: Annotated[
         str | None,
-        Option(
-            help="chatgpt, claude, claude-memories, claude-code, deepseek, gemini, gemini-cli,"
-            " grok, openwebui, librechat, sharegpt, messages (OpenAI's form), locomo, mem0, memos,"
-            " langmem; recognised if not given"
-        ),
+        Option(help=f"{', '.join(kind_names())}; recognised if not given"),
     ] = None,
     from_user: Annotated[
         list[str] | None,

@@ -14,7 +14,7 @@ from memalpha.data.chunks import Session, Turn, dialogue_chunks
 from memalpha.data.published.stems import stem
 from memalpha.data.rows import Row
 from memalpha.data.source import Draft, SkippedItem, Source, TextOptions, by_row
-from memalpha.qa.metrics import exact_match, golden_answers, word_f1
+from memalpha.qa.metrics import AnswerMetric, exact_match, golden_answers, word_f1
 from memalpha.qa.readers import UNKNOWN
 from memalpha.types import Answer, Question, TokenCounter
 
@@ -123,6 +123,9 @@ def stemmed_f1(question: Question, answer: Answer) -> float:
     return max(word_f1(stems, _stems(gold)) for gold in golden_answers(question))
 
 
+STEMMED_F1_METRIC = AnswerMetric(stemmed_f1, teachable=True)
+
+
 def stemmed_list_f1(question: Question, answer: Answer) -> float:
     """Mean over an accepted answer's parts of the best F1 with a part of the answer.
 
@@ -132,6 +135,9 @@ def stemmed_list_f1(question: Question, answer: Answer) -> float:
     return max(
         _list_f1(answer.text.split(","), gold.split(",")) for gold in golden_answers(question)
     )
+
+
+STEMMED_LIST_F1_METRIC = AnswerMetric(stemmed_list_f1, teachable=True)
 
 
 def _list_f1(given: Sequence[str], wanted: Sequence[str]) -> float:

@@ -9,7 +9,7 @@ from memalpha.data.chunks import index_chunks
 from memalpha.data.rows import Row, existing_file, read_document
 from memalpha.data.source import Draft, SkippedItem, Source, TextOptions, read_each
 from memalpha.errors import SchemaError
-from memalpha.qa.metrics import contained_share, golden_answers
+from memalpha.qa.metrics import AnswerMetric, contained_share, golden_answers
 from memalpha.text.times import to_iso
 from memalpha.types import Answer, Chunk, Question, TokenCounter
 from memalpha.units import cut_text
@@ -138,6 +138,9 @@ def parts(question: Question, answer: Answer) -> float:
     Source: PerLTQA, as published.
     """
     return max(contained_share(gold.split(";"), answer.text) for gold in golden_answers(question))
+
+
+PARTS_METRIC = AnswerMetric(parts, teachable=True)
 
 
 SOURCES = [
