@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple
 from datetime import datetime
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option, Typer
 
-from memalpha.cli.console import out, printable, show_table
+from memalpha.cli.console import complain, out, printable, show_table
 from memalpha.cli.options import AsJson, read_key
 from memalpha.credentials import shown_address
 from memalpha.errors import InputError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from memalpha.types import Change
     from memalpha.use.store import MemoryStore
 
+_TELL_SECONDS = 5.0
 _PLACE = "path of a SQLite file, or postgresql://user@host/database"
 _WHOSE = 'whose memory; a name that holds a slash is given as JSON: ["a/b", "agent", "session"]'
 _MOMENT = "number of an operation, or a time such as 2024-05-01T12:00:00Z"
@@ -253,6 +255,48 @@ def import_store(
         count = import_journal(memories.journal, file)
     where = shown_address(store)
     say(as_json, {"store": where, "records": count}, f"{where}: {count} records taken in")
+
+
+@journal_app.command()
+def reindex(
+    store: Store,
+    namespace: Annotated[
+        str | None,
+        Option("--namespace", "-n", metavar="USER[/AGENT[/SESSION]]", help="default: all"),
+    ] = None,
+    key_file: KeyFile = None,
+    wait: Wait = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Make the index anew by which a large memory is searched; killed, the next one goes on."""
+    from memalpha.retrieval import RetrievalConfig
+    from memalpha.retrieval.embedders import usual_retrieval
+    from memalpha.retrieval.two_layer import retriever_factory
+
+    maker = retriever_factory(RetrievalConfig(retrieval=usual_retrieval()))
+    made = list[str]()
+    with open_store(store, key_file, wait, make_retriever=maker) as memories:
+        names = memories.namespaces() if namespace is None else (read_namespace(namespace),)
+        for each in names:
+            with show_indexing() as progress:
+                if memories.index(each, anew=True, progress=progress):
+                    made.append(name_of(each))
+    lines = [f"{name}: its index was made anew" for name in made]
+    say(as_json, made, *lines or ["no memory is so large that it has an index"])
+
+
+@contextmanager
+def show_indexing() -> Iterator[Callable[[int, int], None]]:
+    """Give what tells from time to time how much of an index is written."""
+    last = monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last
+        if monotonic() - last >= _TELL_SECONDS:
+            last = monotonic()
+            complain(f"indexing: {done} of {total} operations")
+
+    yield tell
 
 
 @journal_app.command()

