@@ -74,6 +74,10 @@ class _Cutting:
         """How many turns begin in a slice, behind its start."""
         return bisect_left(self._starts, span.end) - bisect_right(self._starts, span.start)
 
+    def in_one_turn(self, span: Span) -> bool:
+        """Whether a slice lies in one turn that has a label."""
+        return bisect_right(self._starts, span.start) > 0 and not self.turns_within(span)
+
     def fits(self, span: Span) -> bool:
         return self.count(self.piece(span)) <= self.limit
 
@@ -86,7 +90,8 @@ def units(
     In a dialogue each has its speaker. ``labels``, if they are known.
 
     A unit is a block between blank lines if it fits (with ``labels``: if it is of one turn), else a
-    line, a sentence, or words; a line ``Label: ...`` stays with the line that it labels.
+    line, a sentence, or words; a line ``Label: ...`` stays with the line that it labels. Units of
+    one labelled turn are joined while they fit.
     """
     cutting = _Cutting(text, limit, count, speaker_labels(text) if labels is None else labels)
     blocks = [_strip(text, *match.span()) for match in _BLOCK.finditer(text)]
@@ -99,7 +104,21 @@ def units(
         for line in (_strip(text, *match.span()) for match in LABELLED_LINE.finditer(text, *block)):
             parts = [line] if cutting.fits(line) else sentences(text, line)
             spans += [piece for part in parts for piece in _pieces(cutting, part)]
-    return [cutting.piece(span) for span in spans]
+    return [cutting.piece(span) for span in _joined(cutting, spans)]
+
+
+def _joined(cutting: _Cutting, spans: Sequence[Span]) -> list[Span]:
+    """Join what stands in a row in one labelled turn while it fits: one line of a list or of code
+    says little, and is found by little.
+    """
+    joined: list[Span] = []
+    for span in spans:
+        whole = Span(joined[-1].start, span.end) if joined else span
+        if joined and cutting.in_one_turn(whole) and cutting.fits(whole):
+            joined[-1] = whole
+        else:
+            joined.append(span)
+    return joined
 
 
 def cut_text(

@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 import sqlite3
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -121,8 +122,16 @@ class StoredSearch(RankedSearch):
 
     def view(self) -> StoredMemory:
         """Take in what the log has since the last search, and return the memory."""
-        self.follow()
+        self._mended(self.follow)
         return self._memory
+
+    @contextmanager
+    def reading(self) -> Iterator[StoredMemory]:
+        """Give the memory of now; what goes wrong with the index inside is a JournalError."""
+        try:
+            yield self.view()
+        except (sqlite3.Error, WrongIndexError) as error:
+            raise self._error(error) from error
 
     def turn_of(self, line: Entry) -> str | None:
         """Return the number of the first line of its turn."""

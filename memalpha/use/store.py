@@ -258,7 +258,8 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
         with self._using(namespace) as opened:
             index = self._index_of(opened)
             if index is not None:
-                yield index.view(), index
+                with index.reading() as memory:
+                    yield memory, index
             else:
                 yield opened.current(self._make_retriever)
 
