@@ -104,10 +104,10 @@ def units(
         for line in (_strip(text, *match.span()) for match in LABELLED_LINE.finditer(text, *block)):
             parts = [line] if cutting.fits(line) else sentences(text, line)
             spans += [piece for part in parts for piece in _pieces(cutting, part)]
-    return [cutting.piece(span) for span in _joined(cutting, spans)]
+    return [cutting.piece(span) for span in _join_turns(cutting, spans)]
 
 
-def _joined(cutting: _Cutting, spans: Sequence[Span]) -> list[Span]:
+def _join_turns(cutting: _Cutting, spans: Sequence[Span]) -> list[Span]:
     """Join what stands in a row in one labelled turn while it fits: one line of a list or of code
     says little, and is found by little.
     """

@@ -37,7 +37,7 @@ from memalpha.store.journal import Journal
 from memalpha.store.records import Body, Head, Note, Record, RecordKind, root
 from memalpha.types import Entry, Hit
 
-Progress = Callable[[int, int], None]
+IndexProgress = Callable[[int, int], None]
 """Is told how many operations are in the index, and how many there are."""
 
 _VERSION = 1
@@ -140,14 +140,14 @@ class StoredSearch(RankedSearch):
 
     # --------------------------------------------------------------------------------------------
     # following the log
-    def update(self, progress: Progress | None = None, *, anew: bool = False) -> None:
+    def update(self, progress: IndexProgress | None = None, *, anew: bool = False) -> None:
         """Take in the records after the last one that is in the index, or all ``anew``."""
         if anew:
             self._file.remove()
             self._begin_meaning()
         self._mended(lambda: self.follow(progress))
 
-    def follow(self, progress: Progress | None = None) -> None:
+    def follow(self, progress: IndexProgress | None = None) -> None:
         """Do what ``update`` does, and raise what a damaged index leads to."""
         if self._file.replaced:
             self._file.close()

@@ -28,7 +28,7 @@ from memalpha.retrieval.ranking import ReadableMemory
 from memalpha.retrieval.two_layer import RetrieverFactory, RetrieverMaker, retriever_factory
 from memalpha.store.durable import DurableMemory
 from memalpha.store.history import shape
-from memalpha.store.index import Progress, StoredSearch
+from memalpha.store.index import IndexProgress, StoredSearch
 from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt
 from memalpha.store.records import Registration
 from memalpha.text.quoting import is_text
@@ -268,7 +268,7 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
         namespace: Namespace | str | None = None,
         *,
         anew: bool = False,
-        progress: Progress | None = None,
+        progress: IndexProgress | None = None,
     ) -> bool:
         """Bring the index of a namespace on disk to its present state, or make it ``anew``; return
         whether it has one. ``progress`` is told how many operations are done, and of how many.

@@ -148,7 +148,6 @@ def test_what_the_model_does_not_read_is_still_found(tmp_path, monkeypatch):
         tell(store, turns=120)
         for question in QUESTIONS:
             by_index, in_memory = both(store, question, k=5)
-            assert by_index[0].entry == in_memory[0].entry
             # which of many lines that fit alike is read may differ by the rounding of the codes
             assert [hit.score for hit in by_index] == pytest.approx(
                 [hit.score for hit in in_memory], abs=0.02

