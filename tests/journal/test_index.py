@@ -136,7 +136,7 @@ def test_it_finds_what_a_search_in_memory_finds(tmp_path, mode, tolerance):
 
 
 def test_what_the_model_does_not_read_is_still_found(tmp_path, monkeypatch):
-    """With a quick embedder and few lines read both searches still agree on the best."""
+    """With a quick embedder and few lines read both searches find the best."""
     monkeypatch.setattr(ranking, "READ", 20)
     monkeypatch.setattr(ranking, "ROUGH", 60)
     quick, slow = Named("quick", 64), Named("slow", 512)
@@ -148,10 +148,11 @@ def test_what_the_model_does_not_read_is_still_found(tmp_path, monkeypatch):
         tell(store, turns=120)
         for question in QUESTIONS:
             by_index, in_memory = both(store, question, k=5)
-            # which of many lines that fit alike is read may differ by the rounding of the codes
-            assert [hit.score for hit in by_index] == pytest.approx(
-                [hit.score for hit in in_memory], abs=0.02
-            )
+            # which of many lines that fit alike are read may differ by the rounding of the codes,
+            # and with them what counts as out of date
+            found = [hit.entry for hit in by_index]
+            same = [hit for hit in in_memory if hit.entry in found]
+            assert in_memory[0].entry in found and len(same) >= 5
 
 
 def test_every_process_sees_what_another_one_wrote(tmp_path):
