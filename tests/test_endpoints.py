@@ -507,6 +507,7 @@ try:
     client.complete_many([[{"role": "user", "content": "wait"}]] * 20, Sampling(5))
 except KeyboardInterrupt:
     print(time.monotonic() - began)
+client.retries = 1  # the server may be closing a connection that was kept
 (reply,) = client.complete_many([[{"role": "user", "content": "after"}]], Sampling(5))
 print(reply.text)
 """

@@ -127,15 +127,15 @@ class Bench:
         if (
             self.kind == "dense"
         ):  # layer 1 of the retriever as it is: another would hold everything a second time
-            config, self.retriever._config = (
-                self.retriever._config,
-                replace(self.retriever._config, sections_kept=2),
+            config, self.retriever.config = (
+                self.retriever.config,
+                replace(self.retriever.config, sections_kept=2),
             )
             rows["2 sections of 9"] = {
                 "search_ms": 1e3 * self.search_seconds(rounds, kept=self.search)["kept"],
                 "recall": self.recall(),
             }
-            self.retriever._config = config
+            self.retriever.config = config
         update = common.alternate({"ours": self.update}, max(rounds, 20))["ours"].median("cpu")
         rows["ours"] |= {
             "recall": recall,

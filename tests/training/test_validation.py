@@ -121,7 +121,7 @@ def test_each_evaluation_of_a_run_is_that_of_its_checkpoint_by_plain_products(
         expected = written(tmp_path / name / "held_out" / "rollouts.jsonl")
         assert written(held_out / f"{name}.jsonl") == expected, name
         seen.add(json.dumps(expected))
-    assert len(seen) > 2  # else it could not fail
+    assert len(seen) > 1  # else it could not fail
 
 
 def test_the_curve_the_best_checkpoint_and_the_instances_by_value(validated, tmp_path):
