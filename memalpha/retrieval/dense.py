@@ -124,8 +124,9 @@ class CodeIndex:
         k = min(k, len(self))
         if k < 1:
             return [], []
-        scores, places = self._index.search(vector[None], k)
-        return places[0].tolist(), (scores[0] / self.SCALE).tolist()
+        codes = self.codes(vector[None]).astype(np.float32)  # FAISS compares codes with codes
+        scores, places = self._index.search(codes, k)
+        return places[0].tolist(), (scores[0] / self.SCALE**2).tolist()
 
     def vectors(self, places: Sequence[int]) -> Vectors:
         """Return the vectors at some places, of shape (places, dimension)."""

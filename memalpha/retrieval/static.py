@@ -98,9 +98,9 @@ def static_of(name: str, tokenizer: Any, load: Callable[[], TokenReader]) -> Sta
     place = cache_folder() / f"static-{name}-{_VERSION}.npy"
     try:
         table = np.load(place)
-        if table.shape != (tokenizer.get_vocab_size(), DIMENSIONS) or table.dtype != np.float16:
-            raise ValueError(f"a table of shape {table.shape}")
-    except (OSError, ValueError, EOFError):
+        if len(table) != tokenizer.get_vocab_size() or table.dtype != np.float16:
+            raise ValueError(f"a table of {len(table)} rows")
+    except (OSError, ValueError, EOFError, TypeError):
         _logger.info("distilling static vectors of %s: about half a minute, once", name)
         table = distil(load()).astype(np.float16)
         _keep(place, table)
