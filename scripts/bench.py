@@ -5,6 +5,7 @@ turn in one run; never a test.
     update     trained tokens a second, against TRL's own trainer and the machine's matrix products
     load       time and memory of a fresh process until its first answer, against two models
     retrieval  search and update at 100, 10k and 1M entries against brute force and rank_bm25
+    memory     import of 5k and 50k messages, and questions by the index against the process
 
 One JSON object on stdout, ``{"name", "ratios", "details"}``. Ratios above 1: ours is better.
 """
@@ -19,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-NAMES = ("rollout", "update", "load", "retrieval")
+NAMES = ("rollout", "update", "load", "retrieval", "memory")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,6 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--entries", type=int, nargs="+", help="retrieval: sizes (default 100 10000 1000000)"
+    )
+    parser.add_argument(
+        "--messages", type=int, nargs="+", help="memory: sizes (default 5000 50000)"
     )
     parser.add_argument(
         "--kinds",
