@@ -32,6 +32,7 @@ Store = Annotated[str, Argument(metavar="STORE", help=_PLACE)]
 Whose = Annotated[str, Option("--namespace", "-n", metavar="USER[/AGENT[/SESSION]]", help=_WHOSE)]
 Moment = Annotated[str, Argument(help=_MOMENT)]
 KeyFile = Annotated[str | None, Option(help="file with the key of a keyed store")]
+EmbedderName = Annotated[str | None, Option(help="embedder of the index (default: minilm)")]
 Wait = Annotated[float, Option(help="seconds to wait for another writer")]
 
 journal_app = Typer(help="Look into a store of memories, and change it.")
@@ -264,16 +265,16 @@ def reindex(
         str | None,
         Option("--namespace", "-n", metavar="USER[/AGENT[/SESSION]]", help="default: all"),
     ] = None,
+    embedder: EmbedderName = None,
     key_file: KeyFile = None,
     wait: Wait = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Make the index anew by which a large memory is searched; killed, the next one goes on."""
-    from memalpha.retrieval import RetrievalConfig
     from memalpha.retrieval.embedders import usual_retrieval
     from memalpha.retrieval.two_layer import retriever_factory
 
-    maker = retriever_factory(RetrievalConfig(retrieval=usual_retrieval()))
+    maker = retriever_factory(usual_retrieval(embedder=embedder))
     made = list[str]()
     with open_store(store, key_file, wait, make_retriever=maker) as memories:
         names = memories.namespaces() if namespace is None else (read_namespace(namespace),)

@@ -39,8 +39,9 @@ class AgentOptions(Options):
             {enable_thinking: false}}``.
         schema: Schema of the memory where there is no model (neither TRAINED nor ``endpoint``);
             null: each memory's own, small_core of a new one.
-        retrieval: How a memory without a model is searched: ``hybrid`` or ``lexical``; null:
-            hybrid, from 2,000 operations on lexical, since to embed the lines takes long.
+        retrieval: How a memory without a model is searched: ``hybrid`` (by words and by meaning),
+            ``dense`` or ``lexical``; null: hybrid, lexical where MiniLM is not installed.
+        embedder: Embedder of a memory without a model; null: minilm.
         store: Path of a SQLite file, such as memories.db (made if not there), or
             postgresql://user@host/database.
         key_file: File with the key of a keyed store.
@@ -68,6 +69,7 @@ class AgentOptions(Options):
     endpoint_extra: JsonObject = field(default_factory=dict)
     schema: str | None = None
     retrieval: RetrievalMode | None = None
+    embedder: str | None = None
     key_file: str | None = None
     model: str | None = None
     device: str = "cpu"
@@ -109,6 +111,7 @@ class AgentOptions(Options):
                 retrieve_k=self.retrieve_k,
                 reader_tokens=self.reader_tokens,
                 retrieval=self.retrieval,
+                embedder=self.embedder,
                 guards=self.guards,
             )
         if trained is None:

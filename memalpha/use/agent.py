@@ -306,16 +306,20 @@ class MemoryAgent(MemoryStore):
         retrieve_k: int | None = None,
         reader_tokens: int = 512,
         retrieval: RetrievalMode | None = None,
+        embedder: str | None = None,
         guards: Sequence[str] = (),
     ) -> MemoryAgent:
         """Keep what is added in the archive alone, and answer with the lines found.
 
         ``schema`` is that of the agent who will read the store later; None: each memory's own,
-        ``small_core`` of a new one. ``retrieval`` None: ``usual_retrieval``.
+        ``small_core`` of a new one. ``retrieval`` and ``embedder`` are for
+        ``usual_retrieval``.
         """
         tokenizer: Any = ByteTokenizer()
+        searched = usual_retrieval(retrieval, embedder)
         config = AgentConfig(
-            retrieval=retrieval or usual_retrieval(),
+            retrieval=searched.retrieval,
+            embedder=searched.embedder,
             schema=schema or NEW_SCHEMA,
             reader_tokens=reader_tokens,
             archive=True,

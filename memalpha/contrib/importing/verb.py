@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option, Typer
 
 from memalpha.cli.console import complain, console, quiet_libraries
-from memalpha.cli.journal import KeyFile, Wait, open_store, say, show_indexing
+from memalpha.cli.journal import EmbedderName, KeyFile, Wait, open_store, say, show_indexing
 from memalpha.cli.options import SCHEMA, TRAINED, AsJson, read_key
 from memalpha.contrib.importing.kinds import kind_names
 from memalpha.errors import ImportStopped, InputError
@@ -64,6 +64,7 @@ def import_export(
     dry_run: Annotated[
         bool, Option("--dry-run", help="show what would be read; write nothing")
     ] = False,
+    embedder: EmbedderName = None,
     key_file: KeyFile = None,
     wait: Wait = 30.0,
     as_json: AsJson = False,
@@ -127,7 +128,7 @@ def import_export(
     if not report.stopped:
         check_found(path, found, report)
     if not adapter:
-        _index(store, whose, key_file, wait)
+        _index(store, whose, embedder, key_file, wait)
     _show(found, report, monotonic() - start, as_json)
     if report.stopped and report.read + report.there < total:
         raise ImportStopped(
@@ -136,13 +137,14 @@ def import_export(
         )
 
 
-def _index(store: str, whose: Namespace, key_file: str | None, wait: float) -> None:
+def _index(
+    store: str, whose: Namespace, embedder: str | None, key_file: str | None, wait: float
+) -> None:
     """Write the index of a memory that has become large, so that no question waits for it."""
-    from memalpha.retrieval import RetrievalConfig
     from memalpha.retrieval.embedders import usual_retrieval
     from memalpha.retrieval.two_layer import retriever_factory
 
-    maker = retriever_factory(RetrievalConfig(retrieval=usual_retrieval()))
+    maker = retriever_factory(usual_retrieval(embedder=embedder))
     with open_store(store, key_file, wait, make_retriever=maker) as memories:
         if whose in memories.namespaces():
             with show_indexing() as progress:
