@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memalpha.conversation.messages import ASSISTANT, USER
-from memalpha.memory.memory import Memory, newer
+from memalpha.memory.memory import LINE_ID, Memory, newer
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.lexical import tokenize
 from memalpha.speakers import speaker_of, split_speaker
 from memalpha.text.times import later
 from memalpha.types import Change, Chunk, Entry, Operation, OperationKind, Span
-from memalpha.units import UNIT_TOKENS, units
+from memalpha.units import UNIT_TOKENS, sentences, units
 
 ALIKE = 0.55  # cosine of statements that say nearly the same
 # the same, where dates do not tell which is newer: what stands further down in one text may be no
@@ -32,6 +32,7 @@ OUTDATED = 0.15  # what a statement loses of its score if a newer one says nearl
 _REPLACED = 0.3
 # how many places it goes down at most: where many lines are read, most resemble a newer one
 PLACES = 8
+_ASKED = ("?", "\uff1f", "\u061f")  # ends of questions: ASCII, full width, Arabic
 FACT = 0.35  # least Dice coefficient of the words of a fact and of the line that says it
 BY_OTHERS = 0.6  # of a line of somebody whom the fact does not name
 
@@ -121,6 +122,21 @@ def says(text: str, entry: Entry) -> bool:
 def by_assistant(entry: Entry) -> bool:
     """Whether an entry is a line of an assistant."""
     return entry.section == ARCHIVE.name and entry.content.lower().startswith(f"{ASSISTANT}: ")
+
+
+def only_asks(entry: Entry) -> bool:
+    """Whether an entry is a line that asks and states nothing, of somebody who is no assistant."""
+    if entry.section != ARCHIVE.name or by_assistant(entry):
+        return False
+    text = split_speaker(entry.content)[1].strip()
+    return text.endswith(_ASKED) and all(
+        text[slice(*sentence)].endswith(_ASKED) for sentence in sentences(text)
+    )
+
+
+def line_after(line: Entry) -> str:
+    """Return the id that the line has that was added right after another, if there is one."""
+    return f"{LINE_ID}{line.created + 1}"
 
 
 def words_said(line: str) -> set[str]:

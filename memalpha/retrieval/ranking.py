@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from memalpha.errors import InputError
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval import RetrievalConfig
-from memalpha.retrieval.archive import by_assistant, losses
+from memalpha.retrieval.archive import by_assistant, line_after, losses, only_asks
 from memalpha.retrieval.lexical import word_cosines
 from memalpha.types import Entry, Hit
 
@@ -36,6 +36,7 @@ DENSE_SHARE = 0.8
 # conversations)
 BELOW = 0.07
 ANSWERS = 0.15  # what a line of an assistant loses more: people tell, it answers
+ASKS = 0.15  # what a line that only asks loses more: it states nothing
 AGAIN = 0.3  # what a line loses if another of its turn ranks higher, so that more turns are read,
 SPREAD = 4  # below so many places: where few lines are read, a turn may take them all
 COMPARED = 24  # among so many of the best, with an archive
@@ -205,6 +206,7 @@ class RankedSearch(ABC):
         self, entries: FoundEntries, weighed: Mapping[str, float], k: int
     ) -> dict[str, float]:
         """The best entries and lines, where a line loses a little, and what is outdated more."""
+        weighed = self._with_answers(entries, weighed)
         scores = {key: score - _line_loss(entries[key]) for key, score in weighed.items()}
         best = _best(entries, scores, max(2 * k, COMPARED))
         compared = list(best)[: max(k, COMPARED)]
@@ -230,6 +232,25 @@ class RankedSearch(ABC):
         others = [key for key in ranked if entries[key].section != ARCHIVE.name]
         shown = {*lines[:k], *others[:k]}
         return {key: score for key, score in ranked.items() if key in shown}
+
+    def _with_answers(
+        self, entries: FoundEntries, weighed: Mapping[str, float]
+    ) -> Mapping[str, float]:
+        """The scores, where the first line of an assistant's answer fits a question at least as
+        well as the line that asked for it.
+        """
+        asked = {
+            line_after(entries[key]): score
+            for key, score in weighed.items()
+            if only_asks(entries[key])
+        }
+        entries.fetch(asked)
+        answers = {
+            key: max(score, weighed.get(key, score))
+            for key, score in asked.items()
+            if key in entries and by_assistant(entries[key])
+        }
+        return {**weighed, **answers}
 
     @property
     def _share(self) -> float:
@@ -272,7 +293,7 @@ def _line_loss(entry: Entry) -> float:
     """What an entry loses for being a line of the archive."""
     if entry.section != ARCHIVE.name:
         return 0.0
-    return BELOW + ANSWERS * by_assistant(entry)
+    return BELOW + ANSWERS * by_assistant(entry) + ASKS * only_asks(entry)
 
 
 def read_best(
