@@ -398,7 +398,8 @@ def test_lines_are_units_a_long_line_is_cut_and_a_label_stays_with_its_sentence(
     labelled = "\n  Rome is hot.\nLabel: city\nOslo is cold.\nLabel: city"
     lines = archived(told(make(), [""], ["Marta: I like tea. " * 30 + labelled]))
     assert lines[-2:] == ["Rome is hot.\nLabel: city", "Oslo is cold.\nLabel: city"]
-    assert " ".join(lines[:-2]) == ("Marta: I like tea. " * 30).strip() and len(lines) > 3
+    assert {line.replace("Marta: I like tea.", "").strip() for line in lines[:-2]} == {""}
+    assert lines[0].count("tea") == 8  # as many as fit 48 tokens
 
 
 def line(number, text, time="2024-01-01", chunk=None):
