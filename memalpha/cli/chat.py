@@ -8,11 +8,12 @@ found.
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from memalpha.cli.console import (
     with_notes,
 )
 from memalpha.cli.journal import open_store
-from memalpha.cli.options import AgentOptions, ListOptions, WhoseOptions, read_options
+from memalpha.cli.options import AgentOptions, AsJson, ListOptions, WhoseOptions, read_options
 from memalpha.conversation.messages import USER, Utterance
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.serving import SilentGenerator
@@ -43,7 +44,7 @@ _JSON = re.compile(r'[\[\]{}]+,?$|[\[{]+\s*"|"[^"]*"\s*(?::|,$)')
 COMMANDS = "/memory, /why, /undo [NUMBER], /forget ENTRY... yes, /quit"
 
 
-def ask(context: Context, options: ListOptions = False) -> None:
+def ask(context: Context, options: ListOptions = False, as_json: AsJson = False) -> None:
     """Answer one question from a memory.
 
     memalpha ask QUESTION [TRAINED] --store STORE --user NAME. Without an agent (TRAINED, or
@@ -56,7 +57,10 @@ def ask(context: Context, options: ListOptions = False) -> None:
             expected='memalpha ask "QUESTION" [TRAINED] --store STORE --user NAME',
         )
     with _open(context, options, new=False) as conversation:
-        conversation.answer(question)
+        if as_json:
+            conversation.answer_as_json(question)
+        else:
+            conversation.answer(question)
 
 
 def chat(context: Context, options: ListOptions = False) -> None:
@@ -136,6 +140,19 @@ class Conversation:
         self._tell(self.last, "what was read:")
         if self.last.known and self.last.source is None:
             self._show(self.last.read)
+
+    def answer_as_json(self, question: str) -> None:
+        """Answer a question with a JSON object: the answer (null: not known), the entry or line
+        that says it (null: none does), the passages that were read, and what was searched for.
+        """
+        reply = self.agent.ask(question, namespace=self.namespace)
+        told = {
+            "answer": reply.text if reply.known else None,
+            "source": reply.source and asdict(reply.source),
+            "read": [asdict(entry) for entry in reply.read],
+            "searches": list(reply.searches),
+        }
+        out(json.dumps(told))
 
     def _answer(self, message: str) -> None:
         self.last = reply = self.agent.ask(message, namespace=self.namespace)

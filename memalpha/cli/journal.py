@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from memalpha.use.store import MemoryStore
 
 _TELL_SECONDS = 5.0
+_SHOWN = 20  # entries and lines that have words of what was forgotten
 _PLACE = "path of a SQLite file, or postgresql://user@host/database"
 _WHOSE = 'whose memory; a name that holds a slash is given as JSON: ["a/b", "agent", "session"]'
 _MOMENT = "number of an operation, or a time such as 2024-05-01T12:00:00Z"
@@ -332,7 +333,10 @@ def forget(
         else:
             receipt = memories.forget(entry, also, namespace=whose)
     lines = [f"forgot {what}: {receipt.operations} records erased"]
-    lines += [f"still has words of it: {entry.id} {entry.content}" for entry in receipt.said_by]
+    shown = receipt.said_by[:_SHOWN]
+    lines += [f"still has words of it: {entry.id} {entry.content}" for entry in shown]
+    if len(shown) < len(receipt.said_by):
+        lines.append(f"and {len(receipt.said_by) - len(shown)} more, which have fewer (--json)")
     if not receipt.scrubbed:
         lines.append(
             "its bytes are still in the files: close other readers, then any use of the store"

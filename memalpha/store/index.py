@@ -41,6 +41,7 @@ IndexProgress = Callable[[int, int], None]
 """Is told how many operations are in the index, and how many there are."""
 
 _VERSION = 1
+_MANY = 20_000  # operations whose index takes seconds
 _BATCH = 4096  # records that are taken in by one transaction
 _NO_DAMAGE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _Result = TypeVar("_Result")
@@ -162,6 +163,8 @@ class StoredSearch(RankedSearch):
                     raise WrongIndexError("it is of another log")
                 if state.seq == head.seq:
                     break
+                if state.seq == 0 and head.seq > _MANY and progress is None:
+                    _logger.warning("making the index of %d operations, once", head.seq)
                 records = self._journal.database.rows(self._chain, state.seq, _BATCH)
             state = self._take(state, records)
             if state is not None and progress is not None:

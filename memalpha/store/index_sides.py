@@ -24,7 +24,7 @@ from memalpha.store.records import Body, Head, Record
 from memalpha.types import Embedder, Entry
 
 BLOCK = 1024  # vectors of a row of ``codes``
-_WEIGHED = 200  # entries that FTS5 ranks first, and that BM25 then orders, at least
+_MORE = 100  # entries that FTS5 ranks first, beyond those wanted, before BM25 orders them
 _ROUNDED = 9  # decimals of a BM25 score
 _KEPT = 20_000  # entries that stay in this process
 
@@ -109,7 +109,7 @@ class StoredWords:
         self, query: str, k: int, groups: Collection[str] | None = None
     ) -> list[tuple[str, float]]:
         """Return at most ``k`` ids by BM25 score, best first, of these sections (None: all)."""
-        scores = self._scores(query, groups, max(2 * k, _WEIGHED))
+        scores = self._scores(query, groups, k + _MORE)
         return [(entry.id, score) for entry, score in scores[: max(0, k)]]
 
     def rank_groups(self, query: str) -> dict[str, float]:

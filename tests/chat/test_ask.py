@@ -1,5 +1,7 @@
 """One question to a store, and a store that no model writes."""
 
+import json
+
 from memalpha.cli import run
 from memalpha.use.agent import MemoryAgent
 
@@ -26,3 +28,20 @@ def test_a_mistake_is_told_and_no_store_is_made(tmp_path, capsys):
     assert "no store at" in capsys.readouterr().err and not list(tmp_path.iterdir())
     assert run(["ask", "--store", store, "--user", "me"]) == 1
     assert "without a question" in capsys.readouterr().err
+
+
+def test_an_answer_as_json(tmp_path, capsys):
+    store = str(tmp_path / "m.db")
+    with MemoryAgent.without_model(store=store) as agent:
+        agent.add("User: My cat is called Bailey.", "2024-05-01", namespace="me")
+    assert run(["ask", "cat", "--store", store, "--user", "me", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert list(told) == ["answer", "source", "read", "searches"]
+    assert told["answer"] == "[2024-05-01] User: My cat is called Bailey."
+    assert told["source"]["content"] == "User: My cat is called Bailey."
+    assert [entry["id"] for entry in told["read"]] == [told["source"]["id"]]
+    with MemoryAgent.without_model(store=store) as agent:
+        agent.forget(told["source"]["id"], namespace="me")
+    assert run(["ask", "cat", "--store", store, "--user", "me", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"answer": None, "source": None, "read": [], "searches": []}
