@@ -60,8 +60,9 @@ class ServeOptions(WhoseOptions):
 def serve(context: Context, options: ListOptions = False) -> None:
     """Offer an agent and its memories over HTTP and MCP.
 
-    HTTP: /v1, /openapi.json; MCP: /mcp, or stdio. Needs: an agent (TRAINED, or --endpoint URL
-    --model NAME) and a store. All options: --options.
+    HTTP: /v1, /openapi.json; MCP: /mcp, or stdio. Needs: a store, and an agent (TRAINED, or
+    --endpoint URL --model NAME); without an agent what is added is kept, and found, as it was said.
+    All options: --options.
     """
     with from_extra("serve"):
         from memalpha.use.access import ServeConfig

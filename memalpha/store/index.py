@@ -43,7 +43,14 @@ IndexProgress = Callable[[int, int], None]
 _VERSION = 1
 _MANY = 20_000  # operations whose index takes seconds
 _BATCH = 4096  # records that are taken in by one transaction
-_NO_DAMAGE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+_NO_DAMAGE = (
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+)
 _Result = TypeVar("_Result")
 _logger = logging.getLogger(__name__)
 
@@ -118,7 +125,7 @@ class StoredSearch(RankedSearch):
             return JournalBusyError(what, fix="try again")
         return JournalError(
             f"the index {self._file.path} could not be written or read: {error}",
-            fix="make room on the disk, or remove the file",
+            fix="make room on the disk, check the rights of the file, or remove it",
         )
 
     def view(self) -> StoredMemory:
@@ -225,11 +232,9 @@ class StoredSearch(RankedSearch):
         posts = []
         place = state.places
         turns = _Turns(self._file)
+        kept = self._indexed | {block.name for block in self._memory.schema.blocks}
         for number, entry in last.values():
-            blocks = self._memory.schema.blocks
-            if entry is None or not (
-                entry.section in self._indexed or any(entry.section == b.name for b in blocks)
-            ):
+            if entry is None or entry.section not in kept:
                 continue
             said = tokenize(entry.content)
             if entry.section in self._indexed:
@@ -279,10 +284,14 @@ class StoredSearch(RankedSearch):
             sections = [entries[p].section if p in entries else "" for p in places]
             with self._file.writing():
                 now = self._file.state()
-                if now is None or now.coded != state.coded or not self._fits(now):
-                    raise WrongIndexError("another process gives it other vectors")
-                state = self._add_codes(now, sections, [of_place.get(p, zeros) for p in places])
-                self._file.set_state(state)
+                if now is None or not self._fits(now):
+                    raise WrongIndexError(
+                        "another process gives it the vectors of another embedder"
+                    )
+                if now.coded == state.coded:  # else another process was faster
+                    now = self._add_codes(now, sections, [of_place.get(p, zeros) for p in places])
+                    self._file.set_state(now)
+            state = now
         return state
 
     def _add_codes(

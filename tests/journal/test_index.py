@@ -329,6 +329,28 @@ def test_an_index_that_was_killed_while_it_was_made_goes_on(tmp_path):
         assert_equal(store, tolerance=2e-3)
 
 
+def test_two_processes_that_give_vectors_at_once_agree(tmp_path, monkeypatch):
+    with opened(tmp_path / "m.db", "lexical") as store:
+        tell(store)
+        store.search("tea", 3, namespace=MARTA)  # words alone
+    with opened(tmp_path / "m.db") as one, opened(tmp_path / "m.db") as other:
+        embed = HashingEmbedder.embed
+        faster = [lambda: other.search("tea", 3, namespace=MARTA)]
+
+        def meanwhile(self, texts):
+            if faster and len(texts) > 50:
+                faster.pop()()
+            return embed(self, texts)
+
+        monkeypatch.setattr(HashingEmbedder, "embed", meanwhile)
+        assert_equal(one, tolerance=2e-3)
+        assert not faster
+        ((places, coded),) = _rows(file_of(one), "SELECT places, coded FROM state")
+        sizes = [len(rows) for (rows,) in _rows(file_of(one), "SELECT rows FROM codes")]
+        assert places == coded and sum(sizes) == coded * HashingEmbedder().dimension
+        assert_equal(other, tolerance=2e-3)
+
+
 def test_where_no_index_can_be_written_the_memory_is_searched_in_this_process(
     tmp_path, monkeypatch
 ):
