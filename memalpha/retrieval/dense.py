@@ -95,7 +95,7 @@ class VectorIndex:
 
 
 class CodeIndex:
-    """Unit vectors in a byte a component (a cosine is off by some .002), by place, from 0 on."""
+    """Unit vectors in a byte a component (a cosine is off by some .002), by slot, from 0 on."""
 
     SCALE = 200.0  # a component above 127 / SCALE is cut
 
@@ -116,21 +116,21 @@ class CodeIndex:
         return codes
 
     def add(self, codes: NDArray[np.int8]) -> None:
-        """Add vectors by their codes, at the next places."""
+        """Add vectors by their codes, at the next slots."""
         self._index.add(codes.astype(np.float32))
 
     def search(self, vector: Vectors, k: int) -> tuple[list[int], list[float]]:
-        """Return the places of the nearest ``k`` vectors and their cosines, best first."""
+        """Return the slots of the nearest ``k`` vectors and their cosines, best first."""
         k = min(k, len(self))
         if k < 1:
             return [], []
         codes = self.codes(vector[None]).astype(np.float32)  # FAISS compares codes with codes
-        scores, places = self._index.search(codes, k)
-        return places[0].tolist(), (scores[0] / self.SCALE**2).tolist()
+        scores, slots = self._index.search(codes, k)
+        return slots[0].tolist(), (scores[0] / self.SCALE**2).tolist()
 
-    def vectors(self, places: Sequence[int]) -> Vectors:
-        """Return the vectors at some places, of shape (places, dimension)."""
-        rows = self._index.reconstruct_batch(np.array(places, dtype=np.int64))
+    def vectors(self, slots: Sequence[int]) -> Vectors:
+        """Return the vectors at some slots, of shape (slots, dimension)."""
+        rows = self._index.reconstruct_batch(np.array(slots, dtype=np.int64))
         vectors: Vectors = rows / np.float32(self.SCALE)
         return vectors
 

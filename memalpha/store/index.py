@@ -218,19 +218,19 @@ class StoredSearch(RankedSearch):
     def _write(self, state: IndexState, last: Mapping[str, tuple[int, Entry | None]]) -> IndexState:
         """Write what became of entries: number of the record, and the entry, None if it is gone."""
         texts, words = state.texts, state.words
-        old = list(self._file.select_in("place, section, length", "id", list(last)))
-        indexed = [place for place, section, _ in old if section in self._indexed]
+        old = list(self._file.select_in("slot, section, length", "id", list(last)))
+        indexed = [slot for slot, section, _ in old if section in self._indexed]
         entries = self._memory.at(indexed)
         self._file.execute_many(
             "INSERT INTO words(words, rowid, text) VALUES ('delete', ?, ?)",
-            [(place, " ".join(tokenize(entries[place].content))) for place in indexed],
+            [(slot, " ".join(tokenize(entries[slot].content))) for slot in indexed],
         )
-        self._file.execute_many("DELETE FROM entry WHERE place = ?", [(row[0],) for row in old])
+        self._file.execute_many("DELETE FROM entry WHERE slot = ?", [(row[0],) for row in old])
         texts -= len(indexed)
         words -= sum(length for _, section, length in old if section in self._indexed)
         rows = []
         posts = []
-        place = state.places
+        slot = state.slots
         turns = _Turns(self._file)
         kept = self._indexed | {block.name for block in self._memory.schema.blocks}
         for number, entry in last.values():
@@ -238,17 +238,17 @@ class StoredSearch(RankedSearch):
                 continue
             said = tokenize(entry.content)
             if entry.section in self._indexed:
-                posts.append((place, " ".join(said)))
+                posts.append((slot, " ".join(said)))
                 texts += 1
                 words += len(said)
             speaker, turn = turns.of(entry)
             about = entry.section, entry.created, entry.source_chunk
-            rows.append((place, entry.id, number, *about, speaker, turn, len(said)))
-            place += 1
+            rows.append((slot, entry.id, number, *about, speaker, turn, len(said)))
+            slot += 1
         self._file.execute_many(f"INSERT INTO entry VALUES ({','.join('?' * 9)})", rows)
         self._file.execute_many("INSERT INTO words(rowid, text) VALUES (?, ?)", posts)
-        state = replace(state, places=place, texts=texts, words=words)
-        if self._quick is not None and self._fits(state) and state.coded == place - len(rows):
+        state = replace(state, slots=slot, texts=texts, words=words)
+        if self._quick is not None and self._fits(state) and state.coded == slot - len(rows):
             contents = [entry.content for _, entry in last.values() if entry is not None]
             lines = dict(zip(contents, self._quick.embed(contents), strict=True))
             by_id = {entry.id: entry for _, entry in last.values() if entry is not None}
@@ -267,7 +267,7 @@ class StoredSearch(RankedSearch):
         return f"{self._quick.name} {self._maker.embedder.name}"
 
     def _code(self, state: IndexState) -> IndexState:
-        """Embed the places that have no vectors of this embedder yet."""
+        """Embed the slots that have no vectors of this embedder yet."""
         assert self._quick is not None
         if not self._fits(state):
             with self._file.writing():
@@ -275,13 +275,13 @@ class StoredSearch(RankedSearch):
                 self._file.execute("DELETE FROM vectors")
                 state = replace(self._file.state() or state, embedder="", coded=0)
                 self._file.set_state(state)
-        while state.coded < state.places:
-            places = range(state.coded, min(state.places, state.coded + _BATCH))
-            entries = self._memory.at(places)
+        while state.coded < state.slots:
+            slots = range(state.coded, min(state.slots, state.coded + _BATCH))
+            entries = self._memory.at(slots)
             vectors = self._quick.embed([entry.content for entry in entries.values()])
-            of_place = dict(zip(entries, vectors, strict=True))
+            of_slot = dict(zip(entries, vectors, strict=True))
             zeros = np.zeros(self._quick.dimension, np.float32)
-            sections = [entries[p].section if p in entries else "" for p in places]
+            sections = [entries[p].section if p in entries else "" for p in slots]
             with self._file.writing():
                 now = self._file.state()
                 if now is None or not self._fits(now):
@@ -289,7 +289,7 @@ class StoredSearch(RankedSearch):
                         "another process gives it the vectors of another embedder"
                     )
                 if now.coded == state.coded:  # else another process was faster
-                    now = self._add_codes(now, sections, [of_place.get(p, zeros) for p in places])
+                    now = self._add_codes(now, sections, [of_slot.get(p, zeros) for p in slots])
                     self._file.set_state(now)
             state = now
         return state
@@ -297,7 +297,7 @@ class StoredSearch(RankedSearch):
     def _add_codes(
         self, state: IndexState, sections: Sequence[str], vectors: Sequence[Vectors]
     ) -> IndexState:
-        """Inside ``writing``: add the vectors of the next places; those of lines alone count."""
+        """Inside ``writing``: add the vectors of the next slots; those of lines alone count."""
         assert self._quick is not None
         rows = np.zeros((len(vectors), self._quick.dimension), np.float32)
         for row, section, vector in zip(rows, sections, vectors, strict=True):

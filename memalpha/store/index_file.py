@@ -17,8 +17,8 @@ _WAIT = 30.0  # seconds for another process that writes the index
 AT_ONCE = 500  # values that are named in one statement
 _TABLES = """
 CREATE TABLE state (one INTEGER PRIMARY KEY, kind TEXT, seq INTEGER, hash TEXT, built INTEGER,
-    places INTEGER, texts INTEGER, words INTEGER, embedder TEXT, coded INTEGER);
-CREATE TABLE entry (place INTEGER PRIMARY KEY, id TEXT UNIQUE, record INTEGER, section TEXT,
+    slots INTEGER, texts INTEGER, words INTEGER, embedder TEXT, coded INTEGER);
+CREATE TABLE entry (slot INTEGER PRIMARY KEY, id TEXT UNIQUE, record INTEGER, section TEXT,
     created INTEGER, chunk INTEGER, speaker INTEGER, turn INTEGER, length INTEGER);
 CREATE INDEX of_section ON entry (section, created);
 CREATE VIRTUAL TABLE words USING fts5(text, content='', detail=none,
@@ -42,16 +42,16 @@ class WrongIndexError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """How far an index has come: ``built`` is the last operation when it was begun, ``places`` how
+    """How far an index has come: ``built`` is the last operation when it was begun, ``slots`` how
     many entries it was ever given, ``texts`` and ``words`` those that BM25 counts, ``coded`` how
-    many places have vectors of the ``embedder``.
+    many slots have vectors of the ``embedder``.
     """
 
     kind: str
     seq: int
     hash: str
     built: int
-    places: int = 0
+    slots: int = 0
     texts: int = 0
     words: int = 0
     embedder: str = ""

@@ -58,11 +58,11 @@ class StoredMemory:
         rows = self._file.execute("SELECT count(*) FROM entry WHERE section = ?", [section])
         return int(rows[0][0])
 
-    def at(self, places: Sequence[int]) -> dict[int, Entry]:
-        """Return the entries at some places of the index."""
-        rows = list(self._file.select_in("id, record, place", "place", places))
+    def at(self, slots: Sequence[int]) -> dict[int, Entry]:
+        """Return the entries at some slots of the index."""
+        rows = list(self._file.select_in("id, record, slot", "slot", slots))
         found = {entry.id: entry for entry in self._read(rows)}
-        return {place: found[key] for key, _, place in rows}
+        return {slot: found[key] for key, _, slot in rows}
 
     def forget(self) -> None:
         """Drop the entries that stay in this process."""
@@ -137,18 +137,18 @@ class StoredWords:
         if groups is not None:
             within = f"AND entry.section IN ({','.join('?' * len(groups))})"
         rows = self._file.execute(
-            "SELECT entry.place, entry.length FROM words JOIN entry ON entry.place = words.rowid "
+            "SELECT entry.slot, entry.length FROM words JOIN entry ON entry.slot = words.rowid "
             f"WHERE words MATCH ? {within} ORDER BY words.rank LIMIT ?",
             [match, *(groups or ()), limit],
         )
-        entries = self._memory.at([place for place, _ in rows])
+        entries = self._memory.at([slot for slot, _ in rows])
         mean = state.words / max(1, state.texts)
         scored = []
-        for place, length in rows:
-            counts = Counter(tokenize(entries[place].content))
+        for slot, length in rows:
+            counts = Counter(tokenize(entries[slot].content))
             saturation = SATURATION * (1 - NORMALISATION + NORMALISATION * length / mean)
             score = sum(idf[w] * counts[w] / (counts[w] + saturation) for w in idf if counts[w])
-            scored.append((entries[place], round(score, _ROUNDED)))
+            scored.append((entries[slot], round(score, _ROUNDED)))
         return sorted(scored, key=lambda pair: (-pair[1], -pair[0].created))
 
 
@@ -161,7 +161,7 @@ class StoredLines:
         self._codes = CodeIndex(dimension)
 
     def follow(self, coded: int) -> None:
-        """Load the vectors of places that are not loaded yet; all, if there are fewer."""
+        """Load the vectors of slots that are not loaded yet; all, if there are fewer."""
         if len(self._codes) > coded:
             self._codes = CodeIndex(self._dimension)
         first = len(self._codes)
@@ -178,24 +178,24 @@ class StoredLines:
         """Return at most ``k`` ids by cosine with ``vector``, best first."""
         wanted = k
         while True:
-            places, cosines = self._codes.search(np.asarray(vector, np.float32), wanted)
-            ids = self._lines_at(places)
-            if len(ids) >= k or len(places) == len(self._codes):
+            slots, cosines = self._codes.search(np.asarray(vector, np.float32), wanted)
+            ids = self._lines_at(slots)
+            if len(ids) >= k or len(slots) == len(self._codes):
                 break
-            wanted *= 4  # places of entries that are gone, or no lines
-        pairs = zip(places, cosines, strict=True)
-        return [(ids[place], cosine) for place, cosine in pairs if place in ids][:k]
+            wanted *= 4  # slots of entries that are gone, or no lines
+        pairs = zip(slots, cosines, strict=True)
+        return [(ids[slot], cosine) for slot, cosine in pairs if slot in ids][:k]
 
-    def _lines_at(self, places: Sequence[int]) -> dict[int, str]:
-        rows = self._file.select_in("place, id, section", "place", places)
-        return {place: key for place, key, section in rows if section == ARCHIVE.name}
+    def _lines_at(self, slots: Sequence[int]) -> dict[int, str]:
+        rows = self._file.select_in("slot, id, section", "slot", slots)
+        return {slot: key for slot, key, section in rows if section == ARCHIVE.name}
 
     def cosines(self, vector: Vectors, keys: Sequence[str]) -> dict[str, float]:
         """Return the cosines of lines with the unit ``vector``, by id."""
-        rows = list(self._file.select_in("place, id", "id", keys))
+        rows = list(self._file.select_in("slot, id", "id", keys))
         if not rows:
             return {}
-        scores = self._codes.vectors([place for place, _ in rows]) @ vector
+        scores = self._codes.vectors([slot for slot, _ in rows]) @ vector
         return {key: float(score) for (_, key), score in zip(rows, scores, strict=True)}
 
 

@@ -241,7 +241,7 @@ def test_a_damaged_index_is_made_again(tmp_path, damage, caplog):
                 elif damage == "other log":
                     tables.execute("UPDATE state SET hash = ?", ["0" * 64])
                 else:
-                    tables.execute("UPDATE entry SET record = record + 1 WHERE place % 3 = 1")
+                    tables.execute("UPDATE entry SET record = record + 1 WHERE slot % 3 = 1")
             tables.close()
     with opened(tmp_path / "m.db") as store:
         found = [store.search(question, 5, namespace=MARTA) for question in QUESTIONS]
@@ -345,9 +345,9 @@ def test_two_processes_that_give_vectors_at_once_agree(tmp_path, monkeypatch):
         monkeypatch.setattr(HashingEmbedder, "embed", meanwhile)
         assert_equal(one, tolerance=2e-3)
         assert not faster
-        ((places, coded),) = _rows(file_of(one), "SELECT places, coded FROM state")
+        ((slots, coded),) = _rows(file_of(one), "SELECT slots, coded FROM state")
         sizes = [len(rows) for (rows,) in _rows(file_of(one), "SELECT rows FROM codes")]
-        assert places == coded and sum(sizes) == coded * HashingEmbedder().dimension
+        assert slots == coded and sum(sizes) == coded * HashingEmbedder().dimension
         assert_equal(other, tolerance=2e-3)
 
 
