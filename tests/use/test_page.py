@@ -99,7 +99,8 @@ def test_an_answer_shows_its_entries_and_passages_and_markup_is_text(page, marta
     page.locator("#reply h3", has_text="Read from").wait_for()
     reply = page.inner_text("#reply")
     assert "Marta lives in Oslo" in page.inner_text("#reply .text >> nth=0")
-    assert "Marta: harbour.\npassage, as it was read · said 2024-03-05 · written " in reply
+    passage = "Marta: harbour.\nMarta lives in Oslo\npassage, as it was read · said 2024-03-05"
+    assert f"{passage} · written " in reply
     for shown in (reply, page.inner_text("#memory"), page.inner_text("#history")):
         assert IMAGE in shown and SCRIPT in shown
     page.get_by_role("button", name="History: entry 3").press("Enter")
@@ -113,11 +114,11 @@ def test_undo_takes_the_last_step_back_with_its_passages_and_then_the_one_before
         marta.post("/v1/add", json={"text": text})
     enter(page, "#token", "token-of-marta")
     for now, lines in (
-        (["Ivan is a nurse"], ["Ivan is a nurse", "Ivan: Ivan is a nurse", "Ivan: hello."]),
+        (["Ivan is a nurse"], ["Ivan is a nurse", "Ivan is a nurse", "Ivan: hello."]),
         ([], ["unknown"]),
     ):
         page.click("#undo")
-        assert "− Ivan" in told(page, "undone. Changes: 3.") and marta.contents() == now
+        assert "− Ivan" in told(page, "undone. Changes: 2.") and marta.contents() == now
         reply = marta.post("/v1/ask", json={"question": "Ivan, hello, no, nurse, cook"}).json()
         assert sorted(reply["answer"].splitlines()) == lines
         page.reload()
@@ -126,13 +127,13 @@ def test_undo_takes_the_last_step_back_with_its_passages_and_then_the_one_before
 
 
 def test_forget_asks_first_then_erases_and_says_what(page, marta):
-    for text in ("Ivan: zebra.\nIvan lives in Lima", "Zoe keeps bees"):
+    for text in ("Ivan: zebra.\nBo: Ivan lives in Lima", "Zoe keeps bees"):
         marta.post("/v1/add", json={"text": text})
     enter(page, "#token", "token-of-marta")
     answers = ["accept", "dismiss"]
     page.on("dialog", lambda dialog: getattr(dialog, answers.pop())())
     for _ in answers[:]:
-        assert marta.contents() == ["Ivan lives in Lima", "Zoe keeps bees"]
+        assert marta.contents() == ["Bo: Ivan lives in Lima", "Zoe keeps bees"]
         page.get_by_role("button", name="Forget: entry 1").click()
     said = told(page, "Entry 1 is forgotten. Records that lost their content: 2.")
     assert "zebra" not in said and marta.contents() == ["Zoe keeps bees"]
