@@ -12,7 +12,8 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -302,7 +303,7 @@ def check_adapter(
             fix="give the adapter's own base as the model, or train an adapter on this one "
             "(`memalpha warmup`)",
         )
-    shared = sorted(layer for layer in layers if _is_shared(model, layer))
+    shared = _shared(model, layers)
     if shared:
         raise InputError(
             f"adapter {adapter} has matrices for {shared[0]}, whose weight another module of the "
@@ -320,13 +321,13 @@ def check_adapter(
         _log.warning(message, adapter, trained_on, base)
 
 
-def _is_shared(model: PreTrainedModel, layer: str) -> bool:
-    """Whether another module of a model has the weight of this layer, too, such as a tied head."""
-    weight = getattr(model.get_submodule(layer), "weight", None)
-    modules = model.modules() if weight is not None else ()
+def _shared(model: PreTrainedModel, layers: Collection[str]) -> list[str]:
+    """Return the layers whose weight another module of a model has, too, such as a tied head."""
     # a layer of LoRA shows the weight of the layer that it wraps, and has none of its own
-    own = (dict(module.named_parameters(recurse=False)).get("weight") for module in modules)
-    return sum(parameter is weight for parameter in own) > 1
+    own = (dict(module.named_parameters(recurse=False)).get("weight") for module in model.modules())
+    times = Counter(id(weight) for weight in own if weight is not None)
+    weights = {layer: getattr(model.get_submodule(layer), "weight", None) for layer in layers}
+    return sorted(layer for layer, weight in weights.items() if times[id(weight)] > 1)
 
 
 def _shapes(adapter: Path) -> dict[str, tuple[int, ...]]:
@@ -335,19 +336,19 @@ def _shapes(adapter: Path) -> dict[str, tuple[int, ...]]:
 
     shapes = {}
     path = adapter / ADAPTER_WEIGHTS
-    for key in adapter_keys(adapter):
-        with safe_open(path, framework="pt") as tensors:
+    keys = adapter_keys(adapter)
+    with safe_open(path, framework="pt") as tensors:
+        for key in keys:
             part = tensors.get_slice(key)
             kind = part.get_dtype()
-            finite = kind in _FLOATS and bool(tensors.get_tensor(key).isfinite().all())
-        if not finite:
-            raise InputError(
-                f"{key} of {path} has type {kind}"
-                if kind not in _FLOATS
-                else f"{key} of {path} holds a value that is no number",
-                expected=f"finite values, of type {', '.join(_FLOATS)}",
-            )
-        shapes[key] = tuple(part.get_shape())
+            if kind not in _FLOATS or not bool(tensors.get_tensor(key).isfinite().all()):
+                raise InputError(
+                    f"{key} of {path} has type {kind}"
+                    if kind not in _FLOATS
+                    else f"{key} of {path} holds a value that is no number",
+                    expected=f"finite values, of type {', '.join(_FLOATS)}",
+                )
+            shapes[key] = tuple(part.get_shape())
     return shapes
 
 
