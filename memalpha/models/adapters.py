@@ -303,7 +303,7 @@ def check_adapter(
             fix="give the adapter's own base as the model, or train an adapter on this one "
             "(`memalpha warmup`)",
         )
-    shared = _shared(model, layers)
+    shared = _layers_of_shared_weights(model, layers)
     if shared:
         raise InputError(
             f"adapter {adapter} has matrices for {shared[0]}, whose weight another module of the "
@@ -321,7 +321,7 @@ def check_adapter(
         _log.warning(message, adapter, trained_on, base)
 
 
-def _shared(model: PreTrainedModel, layers: Collection[str]) -> list[str]:
+def _layers_of_shared_weights(model: PreTrainedModel, layers: Collection[str]) -> list[str]:
     """Return the layers whose weight another module of a model has, too, such as a tied head."""
     # a layer of LoRA shows the weight of the layer that it wraps, and has none of its own
     own = (dict(module.named_parameters(recurse=False)).get("weight") for module in model.modules())

@@ -6,7 +6,7 @@ its rank). A search compares all candidates. No other module imports faiss.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval.embedders import embed_queries
-from memalpha.retrieval.ranking import ROUGH, FoundEntries, read_best
+from memalpha.retrieval.ranking import READ, ROUGH, FoundEntries, read_best
 from memalpha.retrieval.vectors import Vectors, unit_vector
 from memalpha.types import Embedder, Entry
 
@@ -42,6 +42,10 @@ class VectorIndex:
 
     def __contains__(self, key: object) -> bool:
         return key in self._numbers
+
+    def keys(self) -> Collection[str]:
+        """Return the ids."""
+        return self._numbers.keys()
 
     def write(self, key: str, vector: ArrayLike) -> None:
         """Add a vector of shape (dimension,), or replace it, which keeps its rank among ties."""
@@ -149,7 +153,8 @@ class DenseSide:
     """The dense part of the two-layer retriever: an index for each list section and the archive.
 
     With ``quick`` the index of the archive has its vectors, and ``embedder`` reads the best lines
-    of a question (``ranking.read_best``). ``lines`` is that index if somebody else keeps it.
+    of a question (``ranking.read_best``). ``lines`` is that index if somebody else keeps it; else
+    ``quick`` embeds no line while there are so few that all are read.
     """
 
     def __init__(
@@ -167,14 +172,13 @@ class DenseSide:
             lines = VectorIndex((quick or embedder).dimension)
             self._indexes[ARCHIVE.name] = lines
         self._lines = lines
+        self._waiting: dict[str, Entry] = {}  # lines that ``quick`` has not embedded yet
 
     def write(self, entries: Sequence[Entry]) -> None:
         """Add entries or replace their vectors."""
-        if self._quick is not None:
-            lines = [entry for entry in entries if entry.section == ARCHIVE.name]
-            entries = [entry for entry in entries if entry.section != ARCHIVE.name]
-            self._write(lines, self._quick)
-        self._write(entries, self._embedder)
+        lines = [entry for entry in entries if self._staged(entry)]
+        self._waiting.update((line.id, line) for line in lines)
+        self._write([entry for entry in entries if not self._staged(entry)], self._embedder)
 
     def _write(self, entries: Sequence[Entry], embedder: Embedder) -> None:
         vectors = embedder.embed([entry.content for entry in entries])
@@ -183,7 +187,9 @@ class DenseSide:
 
     def remove(self, entry: Entry) -> None:
         """Remove an entry."""
-        self._indexes[entry.section].remove(entry.id)
+        waited = self._waiting.pop(entry.id, None) is not None
+        if not waited or entry.id in self._indexes[entry.section]:
+            self._indexes[entry.section].remove(entry.id)
 
     def search(
         self,
@@ -219,6 +225,11 @@ class DenseSide:
     def _rough(self, query: str, also: Sequence[str]) -> dict[str, float]:
         """The quick cosines of the nearest lines, and of others."""
         assert self._quick is not None
+        known = self._indexes.get(ARCHIVE.name)
+        if known is not None and len({*self._waiting, *known.keys()}) <= READ:
+            return dict.fromkeys((*self._waiting, *known.keys()), 0.0)  # all are read
+        self._write(list(self._waiting.values()), self._quick)
+        self._waiting.clear()
         vector = unit_vector(embed_queries(self._quick, [query])[0], self._quick.dimension)
         rough = dict(self._lines.search(vector, ROUGH))
         return rough | self._lines.cosines(vector, [key for key in also if key not in rough])

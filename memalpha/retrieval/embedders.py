@@ -30,7 +30,7 @@ from memalpha.retrieval.local_models import (
     open_model,
 )
 from memalpha.retrieval.minilm import PACKAGE, MiniLMEmbedder, minilm_tokenizer
-from memalpha.retrieval.static import StaticEmbedder, static_of
+from memalpha.retrieval.static import LazyStaticEmbedder, StaticEmbedder, static_of
 from memalpha.retrieval.vectors import Vectors, unit_rows
 from memalpha.types import Embedder, QueryEmbedder
 
@@ -169,7 +169,7 @@ def quick_embedder(embedder: CachedEmbedder) -> Embedder | None:
     """
     if embedder.quick:
         return None
-    return static_minilm() if find_spec(PACKAGE) else HashingEmbedder()
+    return LazyStaticEmbedder("minilm", static_minilm) if find_spec(PACKAGE) else HashingEmbedder()
 
 
 def embedder_names() -> list[str]:

@@ -91,6 +91,23 @@ def distil(model: TokenReader) -> Vectors:
     return table
 
 
+class LazyStaticEmbedder:
+    """A ``StaticEmbedder`` of ``DIMENSIONS`` that is opened at its first text."""
+
+    quick = True
+    dimension = DIMENSIONS
+
+    def __init__(self, name: str, load: Callable[[], StaticEmbedder]) -> None:
+        self.name = f"static:{name}-{_VERSION}"
+        self._load = load
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return what ``StaticEmbedder.embed`` returns."""
+        if not texts:
+            return np.zeros((0, self.dimension), dtype=np.float32)
+        return self._load().embed(texts)
+
+
 def static_of(name: str, tokenizer: Any, load: Callable[[], TokenReader]) -> StaticEmbedder:
     """Return the static embedder of the model that ``load`` gives: the vectors that were kept under
     this ``name``, else new ones.

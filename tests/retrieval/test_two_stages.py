@@ -16,7 +16,7 @@ from memalpha.retrieval.minilm import MiniLMEmbedder, minilm_folder
 from memalpha.retrieval.ranking import read_best
 from memalpha.retrieval.static import StaticEmbedder, distil, static_of
 from memalpha.retrieval.two_layer import TwoLayerRetriever
-from memalpha.types import Chunk
+from memalpha.types import Chunk, Operation, OperationKind
 
 HYBRID = RetrievalConfig(retrieval="hybrid")
 
@@ -134,6 +134,23 @@ def test_of_a_small_archive_the_model_reads_every_line(mode):
     two = TwoLayerRetriever(filled(lines), config, HashingEmbedder(), quick=HashingEmbedder(16))
     for question in ("boats in 2031", "cats", "Who saw 6 cats?"):
         assert one.search(question, 20) == two.search(question, 20) != []
+
+
+def test_no_line_of_a_small_archive_is_embedded_twice_and_a_grown_one_is(monkeypatch):
+    """The static vectors, which take half a minute to distil, are not opened for a few lines."""
+    quick, lines = Counting(), [f"Ann: day {number}, {number * 7} clouds." for number in range(200)]
+    memory = filled(lines)
+    retriever = TwoLayerRetriever(memory, HYBRID, HashingEmbedder(), quick=quick)
+    assert len(retriever.search("clouds of day 7", 5)) == 5 and quick.texts == []
+    archive_chunk(memory, 200, Chunk("Ann: The zebra came.", None), ())
+    (best, *_) = retriever.search("zebra", 5)
+    assert best.entry.content == "Ann: The zebra came."
+    assert sorted(quick.texts) == sorted([*lines, "Ann: The zebra came.", "zebra"])
+    gone = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=best.entry.id)
+    assert memory.apply(gone).changed
+    assert "zebra" not in {hit.entry.content for hit in retriever.search("zebra", 5)}
+    again = TwoLayerRetriever(memory, HYBRID, HashingEmbedder(), quick=HashingEmbedder(64))
+    assert again.search("clouds of day 7", 5) == retriever.search("clouds of day 7", 5)
 
 
 def test_codes_are_vectors_in_a_byte_a_component():
