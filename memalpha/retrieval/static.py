@@ -118,7 +118,7 @@ def static_of(name: str, tokenizer: Any, load: Callable[[], TokenReader]) -> Sta
         if len(table) != tokenizer.get_vocab_size() or table.dtype != np.float16:
             raise ValueError(f"a table of {len(table)} rows")
     except (OSError, ValueError, EOFError, TypeError):
-        _logger.info("distilling static vectors of %s: about half a minute, once", name)
+        _logger.warning("distilling static vectors of %s, once: it takes about half a minute", name)
         table = distil(load()).astype(np.float16)
         _keep(place, table)
     return StaticEmbedder(tokenizer, table.astype(np.float32), f"static:{name}-{_VERSION}")
