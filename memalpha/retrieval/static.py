@@ -10,7 +10,6 @@ frequencies, since a vocabulary is in their order). They are kept in the user's 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from memalpha.files import cache_folder
+from memalpha.files import cache_folder, replacing
 from memalpha.retrieval.vectors import Vectors, unit_rows
 
 DIMENSIONS = 256
@@ -126,11 +125,8 @@ def static_of(name: str, tokenizer: Any, load: Callable[[], TokenReader]) -> Sta
 
 def _keep(place: Path, table: NDArray[np.float16]) -> None:
     """Write a table, so that no other process sees half of it; a warning where that is refused."""
-    temporary = place.with_name(f".{place.name}.{os.getpid()}")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with replacing(place) as temporary, temporary.open("wb") as file:
             np.save(file, table)
-        temporary.replace(place)
     except OSError as error:
         _logger.warning("%s cannot be kept, and is made again next time: %s", place, error)

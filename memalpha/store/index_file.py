@@ -14,7 +14,7 @@ from memalpha.store.database import remove_database
 from memalpha.store.records import Head
 
 _WAIT = 30.0  # seconds for another process that writes the index
-AT_ONCE = 500  # values that are named in one statement
+_AT_ONCE = 500  # values that are named in one statement
 _TABLES = """
 CREATE TABLE state (one INTEGER PRIMARY KEY, kind TEXT, seq INTEGER, hash TEXT, built INTEGER,
     slots INTEGER, texts INTEGER, words INTEGER, embedder TEXT, coded INTEGER);
@@ -75,13 +75,15 @@ class IndexFile:
         """Run one statement for each row of values."""
         self._open().executemany(statement, rows)
 
-    def select_in(self, columns: str, column: str, values: Sequence[Any]) -> Iterator[Any]:
-        """Yield the rows of entries whose column has one of some values."""
-        for start in range(0, len(values), AT_ONCE):
-            part = values[start : start + AT_ONCE]
+    def select_in(
+        self, columns: str, column: str, values: Sequence[Any], table: str = "entry"
+    ) -> Iterator[Any]:
+        """Yield the rows of a table whose column has one of some values."""
+        for start in range(0, len(values), _AT_ONCE):
+            part = values[start : start + _AT_ONCE]
             marks = ",".join("?" * len(part))
             yield from self.execute(
-                f"SELECT {columns} FROM entry WHERE {column} IN ({marks})", part
+                f"SELECT {columns} FROM {table} WHERE {column} IN ({marks})", part
             )
 
     @contextmanager

@@ -18,7 +18,7 @@ from memalpha.retrieval.embedders import embed_queries
 from memalpha.retrieval.lexical import NORMALISATION, SATURATION, tokenize
 from memalpha.retrieval.vectors import Vectors
 from memalpha.store import records as log
-from memalpha.store.index_file import AT_ONCE, IndexFile, WrongIndexError
+from memalpha.store.index_file import IndexFile, WrongIndexError
 from memalpha.store.journal import Journal
 from memalpha.store.records import Body, Head, Record
 from memalpha.types import Embedder, Entry
@@ -211,15 +211,8 @@ class KeptEmbedder:
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return a row for each passage, as the embedder does."""
         keys = {text: hashlib.sha256(text.encode()).digest()[:16] for text in texts}
-        known: dict[bytes, Vectors] = {}
-        names = list(keys.values())
-        for start in range(0, len(names), AT_ONCE):
-            part = names[start : start + AT_ONCE]
-            marks = ",".join("?" * len(part))
-            rows = self._file.execute(
-                f"SELECT text, vector FROM vectors WHERE text IN ({marks})", part
-            )
-            known.update((name, np.frombuffer(data, np.float16)) for name, data in rows)
+        rows = self._file.select_in("text, vector", "text", list(keys.values()), "vectors")
+        known = {name: np.frombuffer(data, np.float16) for name, data in rows}
         new = [text for text, key in keys.items() if key not in known]
         if new:
             made = self._embedder.embed(new).astype(np.float16)
