@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AliasChoices,
@@ -23,7 +23,7 @@ from pydantic import (
 
 from memalpha.config import Options
 from memalpha.errors import InputError, ServiceError, raise_on_partial
-from memalpha.http import HTTPClient, RequestRefused, Transient, parse_reply
+from memalpha.http import ModelClient, RequestRefused, Transient, parse_reply
 from memalpha.text.encoding import without_system
 from memalpha.text.quoting import break_marks
 from memalpha.text.thinking import content_of
@@ -68,7 +68,7 @@ _ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")
 
 
 @dataclass(eq=False)
-class ChatClient(HTTPClient, Options):
+class ChatClient(ModelClient, Options):
     """Asks one model of one server.
 
     Attributes:
@@ -97,11 +97,6 @@ class ChatClient(HTTPClient, Options):
     extra: dict[str, JsonValue] = field(default_factory=dict, repr=False)  # may hold a key
     route = "chat/completions"
     adapts = True  # whether what is refused may be left out
-    wrong_setup: ClassVar[Mapping[int, str]] = {
-        **HTTPClient.wrong_setup,
-        403: "the key may not use this model",
-        404: "no such model or URL",
-    }
     _without: frozenset[str] = field(default=frozenset(), init=False, repr=False)
 
     def check(self) -> None:
@@ -113,10 +108,6 @@ class ChatClient(HTTPClient, Options):
                 f"the endpoint's extra fields hold {own[0]!r}",
                 expected=f"none of {', '.join(_OWN_FIELDS)}",
             )
-
-    def describe(self, route: str) -> str:
-        """Return the URL of a route and the model."""
-        return f"{self.url(route)} (model {self.model!r})"
 
     def secrets(self) -> Iterator[str]:
         """Yield the key and the values of ``extra``."""

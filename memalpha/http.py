@@ -270,6 +270,21 @@ class HTTPClient:
         return refusal
 
 
+class ModelClient(HTTPClient):
+    """An ``HTTPClient`` of one model of a server."""
+
+    model: str
+    wrong_setup: ClassVar[Mapping[int, str]] = {
+        **HTTPClient.wrong_setup,
+        403: "the key may not use this model",
+        404: "no such model or URL",
+    }
+
+    def describe(self, route: str) -> str:
+        """Return the URL of a route and the model."""
+        return f"{self.url(route)} (model {self.model!r})"
+
+
 def check_url(url: str) -> None:
     """Raise InputError for a text that is no base URL; what may be secret in it is not shown."""
     if not _URL.fullmatch(url) or {"?", "#", "@"} & set(url):

@@ -3,10 +3,10 @@
 ``HTTPClient`` says what is tried again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +14,14 @@ from pydantic import BaseModel, Field, NonNegativeFloat, NonNegativeInt, Positiv
 
 from memalpha.config import Options
 from memalpha.errors import InputError, ServiceError
-from memalpha.http import HTTPClient, Transient, check_url, parse_reply
+from memalpha.http import ModelClient, Transient, check_url, parse_reply
 from memalpha.retrieval.local_models import prompts_of_e5
 
 _ROUTE = "embeddings"
 
 
 @dataclass(eq=False)
-class EmbeddingClient(HTTPClient, Options):
+class EmbeddingClient(ModelClient, Options):
     """Asks one model of one server for vectors.
 
     The texts of E5's models get their prefixes here.
@@ -46,15 +46,6 @@ class EmbeddingClient(HTTPClient, Options):
     backoff: NonNegativeFloat = 1.0
     concurrency: PositiveInt = 4
     batch: PositiveInt = 32
-    wrong_setup: ClassVar[Mapping[int, str]] = {
-        **HTTPClient.wrong_setup,
-        403: "the key may not use this model",
-        404: "no such model or URL",
-    }
-
-    def describe(self, route: str) -> str:
-        """Return the URL of a route and the model."""
-        return f"{self.url(route)} (model {self.model!r})"
 
     def rows(self, texts: Sequence[str]) -> list[list[float]]:
         """Return one vector for each text, in order, all of one length.
