@@ -337,12 +337,14 @@ class Database(ABC):
         self.execute(delete(HEADS_TABLE).where(HEADS_TABLE.c.ns == last.ns))
         self.execute(insert(HEADS_TABLE), [{"ns": last.ns, "seq": last.seq, "hash": last.hash}])
 
-    def erase(self, ns: str, numbers: Iterable[int]) -> None:
-        """Erase body and salt of some records, and the index of their namespace."""
+    def erase(self, ns: str, records: Iterable[Record]) -> None:
+        """Write bodies and salts of records that lost content, and drop their namespace's index."""
         self._drop_index(ns)
         row = (LOG.c.ns == ns) & (LOG.c.seq == sa.bindparam("number"))
-        erasure = update(LOG).where(row).values(body=None, salt=None)
-        self.execute(erasure, [{"number": number} for number in numbers])
+        erasure = update(LOG).where(row)
+        erasure = erasure.values(body=sa.bindparam("left"), salt=sa.bindparam("salts"))
+        columns = [{"number": r.seq, "left": r.body, "salts": r.salt} for r in records]
+        self.execute(erasure, columns)
         self.execute(_MARK)
 
     def drop(self, ns: str) -> None:

@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from memalpha.errors import InputError, JournalDamagedError
 from memalpha.memory.memory import LINE_ID, AppliedOperation, Memory
-from memalpha.memory.schema import MemorySchema
+from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.store import records as log
 from memalpha.store.chain import Tail
 from memalpha.store.forgetting import DigestSecret, erase, events_left, key_digests, texts_of
@@ -32,7 +33,7 @@ from memalpha.store.history import (
     undone_with_its_call,
 )
 from memalpha.store.records import (
-    Body,
+    MOST_LINES,
     Namespace,
     Origin,
     Receipt,
@@ -40,7 +41,15 @@ from memalpha.store.records import (
     RecordKind,
     Registration,
 )
-from memalpha.types import Change, Entry, JsonObject, Operation, OperationResult, TokenCounter
+from memalpha.types import (
+    Change,
+    Entry,
+    JsonObject,
+    Operation,
+    OperationKind,
+    OperationResult,
+    TokenCounter,
+)
 
 if TYPE_CHECKING:
     from memalpha.store.journal import Journal
@@ -119,7 +128,14 @@ class DurableMemory:
         """Inside ``writing``: all operations that are not signed yet are of this origin."""
         if self._memory.applied:
             self._begin()
-            self._unsaved += self._sealed(RecordKind.APPLY, origin, self._memory.applied)
+            for shared, applied in groupby(self._memory.applied, _shared_of):
+                if shared is None:
+                    self._unsaved += self._sealed(RecordKind.APPLY, origin, list(applied))
+                    continue
+                lines = [each.change.after.content for each in applied if each.change.after]
+                for start in range(0, len(lines), MOST_LINES):
+                    some = lines[start : start + MOST_LINES]
+                    self._unsaved.append(self._sealed_lines(origin, *shared, some))
             self._memory.applied.clear()
 
     def note_read(self, origin: Origin, sources: Iterable[str], by: str = "") -> None:
@@ -228,12 +244,7 @@ class DurableMemory:
         changes: Sequence[AppliedOperation],
         **more: int | None,
     ) -> list[Record]:
-        secret = self._secret.read(self._tail.ns, again=not self._unsaved)
-        by = [
-            origin.agent,
-            key_digests(origin.source, secret),
-            key_digests(origin.prompt_hash, secret),
-        ]
+        by = self._by(origin)
         now = self._journal.now()
         records = list[Record]()
         for change, operation, chunk, call in changes:
@@ -250,29 +261,48 @@ class DurableMemory:
             if self._secret.unsealed:
                 body["secret"] = self._secret.seal()
             records.append(self._tail.seal(kind, entry.id, now, body=body))
-            text = records[-1].body or ""
-            fits = chunk is None or 0 <= chunk < _MOST_CHUNKS
-            if fits and len(records) > 1 and "\\ud" not in text:
-                continue  # nothing in it but ASCII, or signs that UTF-8 can hold
-            try:
-                records[-1].read(Body)
-            except JournalDamagedError as error:
-                raise InputError(
-                    f"this cannot be stored: {error.what}",
-                    expected="Unicode text, chunks from 0 to 2**63 - 1",
-                ) from error
+            _check(records[-1], chunk, again=len(records) > 1)
         return records
+
+    def _sealed_lines(
+        self,
+        origin: Origin,
+        chunk: int | None,
+        timestamp: str | None,
+        metadata: str | None,
+        lines: Sequence[str],
+    ) -> Record:
+        body: JsonObject = {"origin": self._by(origin), "chunk": chunk}
+        if timestamp is not None:
+            body["timestamp"] = timestamp
+        if metadata is not None:
+            body["metadata"] = metadata
+        if self._secret.unsealed:
+            body["secret"] = self._secret.seal()
+        now = self._journal.now()
+        record = self._tail.seal(RecordKind.LINES, "", now, body=body, lines=lines)
+        _check(record, chunk, again=bool(self._unsaved))
+        return record
+
+    def _by(self, origin: Origin) -> list[str]:
+        secret = self._secret.read(self._tail.ns, again=not self._unsaved)
+        return [
+            origin.agent,
+            key_digests(origin.source, secret),
+            key_digests(origin.prompt_hash, secret),
+        ]
 
     def history(self, entry_id: str | None = None) -> list[Event]:
         """Return all events of an entry (none for an unknown id), or of the namespace, in order."""
         with self._journal.reading():
             self._follow()
-            return [
-                event for event in events_of(self._records()) if entry_id in (None, event.entry)
-            ]
+            return [event for event in self._events() if entry_id in (None, event.entry)]
 
     def _records(self) -> list[Record]:
         return self._tail_of(self._tail.ns).read_on() if self._tail.ns else []
+
+    def _events(self) -> list[Event]:
+        return events_of(self._records())
 
     def as_of(self, at: int | datetime) -> Memory:
         """Return the memory after an operation (its number), or after the last one that is not of a
@@ -280,24 +310,24 @@ class DurableMemory:
         """
         with self._journal.reading():
             self._follow()
-            records = self._records()
+            events = self._events()
         if isinstance(at, datetime):
             if at.tzinfo is None:
                 raise InputError(
                     f"the time {at} has no time zone",
                     expected=f"such as {at.isoformat()}Z",
                 )
-            while records and datetime.fromisoformat(records[-1].time) > at:
-                records.pop()
-        elif not 0 <= at <= len(records):
+            while events and events[-1].time > at:
+                events.pop()
+        elif not 0 <= at <= len(events):
             raise InputError(
                 f"operation {at}",
-                expected=f"a number from 0 to {len(records)}, the last operation of this namespace",
+                expected=f"a number from 0 to {len(events)}, the last operation of this namespace",
             )
         else:
-            records = records[:at]
+            events = events[:at]
         memory = self._new_memory()
-        replay(memory, events_of(records))
+        replay(memory, events)
         return memory
 
     def keyed(self, text: str) -> str:
@@ -318,7 +348,7 @@ class DurableMemory:
         ForgottenError if its content was forgotten; JournalConflictError if written since.
         """
         with self._changing():
-            events = events_of(self._records())
+            events = self._events()
             if seq not in range(1, len(events) + 1):
                 raise InputError(
                     f"operation {seq!r} cannot be undone",
@@ -365,7 +395,8 @@ class DurableMemory:
         holds words of it stays: the receipt lists it. Not covered: exports and copies.
         """
         with self._changing():
-            events = events_of(self._records())
+            records = self._records()
+            events = events_of(records)
             there = [event for event in events if event.entry and not event.forgotten]
             ids = {entry_id, *also}
             missing = sorted(ids.difference(event.entry for event in there))
@@ -381,7 +412,7 @@ class DurableMemory:
             left = events_left(there, ids, keep, self._memory)
             erased = sorted({event.seq for event in there} - {event.seq for event in left})
             now = self._journal.now()
-            receipt = erase(self._journal.database, self._tail, entry_id, erased, now)
+            receipt = erase(self._journal.database, self._tail, entry_id, records, erased, now)
             last = {event.entry: event.seq for event in events}
             gone = {entry for entry, seq in last.items() if seq in set(erased)}
             self._memory = self._memory.copy(without=gone)
@@ -394,6 +425,35 @@ class DurableMemory:
             still_say(contents, [event.after for event in left if event.after]),
             not self._journal.unscrubbed,
         )
+
+
+def _shared_of(applied: AppliedOperation) -> tuple[int | None, str | None, str | None] | None:
+    """Return what a new line of the archive shares with its record: chunk, time and metadata.
+
+    None for any other operation.
+    """
+    (before, after), operation, chunk, call = applied
+    if before is not None or after is None or after.section != ARCHIVE.name or call is not None:
+        return None
+    if operation != Operation(OperationKind.INSERT, ARCHIVE.name, after.content):
+        return None
+    return (chunk, after.timestamp, after.metadata) if after.source_chunk == chunk else None
+
+
+def _check(record: Record, chunk: int | None, *, again: bool) -> None:
+    """Raise InputError if a record that was just sealed cannot be read again; ``again``: one of the
+    same origin could.
+    """
+    fits = chunk is None or 0 <= chunk < _MOST_CHUNKS
+    if fits and again and "\\ud" not in (record.body or ""):
+        return  # nothing in it but ASCII, or signs that UTF-8 can hold
+    try:
+        events_of([record])
+    except JournalDamagedError as error:
+        raise InputError(
+            f"this cannot be stored: {error.what}",
+            expected="Unicode text, chunks from 0 to 2**63 - 1",
+        ) from error
 
 
 def _columns(value: Entry | Operation) -> JsonObject:

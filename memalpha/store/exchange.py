@@ -1,7 +1,7 @@
 """Export and import of a store as JSON Lines, without loss: with hashes, salts and receipts, so
 that an export can be verified.
 
-    {"format": "memalpha-journal", "version": 1}
+    {"format": "memalpha-journal", "version": 2}
     {"begin": <id>, "user": ..., "agent": ..., "session": ..., "schema": ..., "time": ...}
     {"record": [<id>, seq, kind, entry, time, note, commitment, previous, hash, salt, body]}
     {"forgotten": <id>, "time": ..., "note": ...}    one for each, of the whole store only
@@ -14,7 +14,6 @@ valid hashes. Not covered: an old export still holds an entry that was forgotten
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -42,7 +41,8 @@ from memalpha.types import JsonObject
 
 _OTHER = "chats and memories of other systems: memalpha import FILE --store STORE --user NAME"
 _UNEDITED = "what export wrote, edited by nobody"
-_FORMAT = {"format": "memalpha-journal", "version": 1}
+_FORMAT = {"format": "memalpha-journal", "version": 2}
+_READ = (_FORMAT, {**_FORMAT, "version": 1})  # which had no records of lines
 
 
 class _Begin(Registration):
@@ -67,7 +67,7 @@ _LINES: dict[str, type[BaseModel]] = {
 
 def export_journal(journal: Journal, path: str | Path, namespace: Namespace | None = None) -> int:
     """Write one namespace, or the whole store, to a new file (none is left after an error); return
-    the number of records.
+    the number of operations.
     """
     path = Path(path)
     if path.exists() or not path.parent.is_dir():
@@ -76,6 +76,7 @@ def export_journal(journal: Journal, path: str | Path, namespace: Namespace | No
             expected="a new file in a folder that exists",
         )
     lines: list[JsonObject] = [_FORMAT]
+    operations = 0
     with journal.reading():
         for name in journal.registered if namespace is None else (namespace,):
             begun = journal.registration(name)
@@ -84,6 +85,7 @@ def export_journal(journal: Journal, path: str | Path, namespace: Namespace | No
             lines.append({"begin": ns, **asdict(name), "schema": shape_then, "time": begun.time})
             tail = Tail(journal.database, journal.key, ns, str(name))
             lines += [{"record": record} for record in tail.read_on()]
+            operations += tail.head.seq
         for ns, receipt in journal.forgotten.items() if namespace is None else ():
             lines.append({"forgotten": ns, "time": receipt.time, "note": receipt.note})
     lines.append({"end": len(lines)})
@@ -96,22 +98,24 @@ def export_journal(journal: Journal, path: str | Path, namespace: Namespace | No
         raise JournalError(
             f"{path} could not be written: {error}", fix="make room, or name another place"
         ) from error
-    return sum("record" in line for line in lines)
+    return operations
 
 
 def import_journal(journal: Journal, path: str | Path) -> int:
-    """Read an export into a store; return the number of records. InputError names the wrong line or
-    record; ForgottenError if forgotten here.
+    """Read an export into a store; return the number of operations.
+
+    InputError names the wrong line or record; ForgottenError if forgotten here.
     """
     begins: dict[str, _Begin] = {}
     chains: dict[str, list[Record]] = {}
     lines = [(*line, _parse(*line)) for line in read_export(Path(path))]
-    sizes = Counter(each.record.ns for *_, each in lines if isinstance(each, _RecordLine))
+    records = [each.record for *_, each in lines if isinstance(each, _RecordLine)]
+    last = {record.ns: record.seq for record in records}
     with journal.writing():
         for where, line, parsed in lines:
             match parsed:
                 case _Begin() as begin:
-                    _begin(journal, begin, where, sizes[begin.begin])
+                    _begin(journal, begin, where, last.get(begin.begin, 0))
                     begins[begin.begin] = begin
                     chains[begin.begin] = []
                 case _RecordLine(record=record) if record.ns in chains:
@@ -131,7 +135,7 @@ def import_journal(journal: Journal, path: str | Path) -> int:
                     expected=f"{_UNEDITED}, and its key",
                 )
             journal.database.append(records)
-    return sum(map(len, chains.values()))
+    return sum(records[-1].seq for records in chains.values())
 
 
 def _problem(begin: _Begin, records: Sequence[Record], key: bytes | None) -> str:
@@ -158,7 +162,7 @@ def _parse(where: str, line: JsonObject) -> BaseModel | None:
         ) from error
 
 
-def _begin(journal: Journal, line: _Begin, where: str, records: int) -> None:
+def _begin(journal: Journal, line: _Begin, where: str, last: int) -> None:
     try:
         name = line.namespace
         if shape(schema_of(line.shape)) != line.shape:
@@ -176,7 +180,7 @@ def _begin(journal: Journal, line: _Begin, where: str, records: int) -> None:
             expected="a store without it",
             fix="forget it first",
         )
-    body = {**asdict(name), "schema": line.shape, "imported": records}
+    body = {**asdict(name), "schema": line.shape, "imported": last}
     journal.register(RecordKind.BEGIN, line.begin, line.time, body=body)
 
 
@@ -213,7 +217,7 @@ def read_export(path: Path) -> list[tuple[str, JsonObject]]:
         raise InputError(
             f"{where} cannot be read: {error}", expected=_UNEDITED, fix=_OTHER
         ) from error
-    if not lines or lines[0][1] != _FORMAT:
+    if not lines or lines[0][1] not in _READ:
         raise InputError(
             f"{path} is no export of a journal",
             expected=f"a first line {json.dumps(_FORMAT)}",

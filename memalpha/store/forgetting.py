@@ -9,10 +9,11 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from time import monotonic, sleep
 
 from memalpha.errors import JournalError
+from memalpha.store import parts
 from memalpha.store.chain import Tail
 from memalpha.store.database import Database
 from memalpha.store.history import Event
@@ -90,14 +91,36 @@ def events_left(
     return [event for event in others if event.entry in same or not event.texts & texts]
 
 
-def erase(database: Database, tail: Tail, entry: str, numbers: Sequence[int], now: str) -> Record:
-    """Erase records of a chain by their numbers, and make a new secret; return the receipt."""
+def erase(
+    database: Database,
+    tail: Tail,
+    entry: str,
+    records: Sequence[Record],
+    numbers: Sequence[int],
+    now: str,
+) -> Record:
+    """Erase the operations of some numbers from a chain, of which ``records`` are all, and make a
+    new secret; return the receipt.
+    """
     secret = fingerprint(database.new_secret(tail.ns))
     note = json.dumps({"erased": numbers, "secret": secret})
     receipt = tail.seal(RecordKind.FORGET, entry, now, note=note)
     database.append([receipt])
-    database.erase(tail.ns, numbers)
+    database.erase(tail.ns, _without(records, set(numbers)))
     return receipt
+
+
+def _without(records: Iterable[Record], numbers: Set[int]) -> Iterator[Record]:
+    """Return the records that lose operations, without these."""
+    for record in records:
+        of_record = range(record.first, record.seq + 1)
+        gone = [number for number in of_record if number in numbers]
+        if len(gone) + len(record.erased) >= len(of_record) and gone:
+            yield record._replace(body=None, salt=None)
+        elif gone and record.body is not None and record.salt is not None:
+            places = [number - record.first + 1 for number in gone]
+            body, salt = parts.without(record.body, record.salt, places)
+            yield record._replace(body=body, salt=salt)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ or version changes no past.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
@@ -15,11 +15,11 @@ from operator import attrgetter
 from typing import Any
 
 from memalpha.errors import ForgottenError, JournalConflictError, JournalDamagedError
-from memalpha.memory.memory import Memory
+from memalpha.memory.memory import LINE_ID, Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section, SectionKind
 from memalpha.retrieval.archive import line_of, words_said
-from memalpha.store.records import Body, Note, Origin, Record, RecordKind
-from memalpha.types import Change, Entry, Operation
+from memalpha.store.records import Body, Note, Origin, Record, RecordKind, Shared
+from memalpha.types import Change, Entry, Operation, OperationKind
 
 _SAYS = attrgetter("section", "content", "timestamp")
 _FEW = 50  # texts; a word in more, and in more than half of all, such as a name, tells nothing
@@ -87,6 +87,11 @@ def events_of(records: Iterable[Record], states: Iterable[Entry] = ()) -> list[E
         if record.kind == RecordKind.READ:
             history.append(_reading(record))
             continue
+        if record.kind == RecordKind.LINES:
+            lines = list(_lines_of(record))
+            history += lines
+            entries.update((line.entry, line.after) for line in lines)
+            continue
         body = record.read(Body)
         receipt = record.kind == RecordKind.FORGET
         event = Event(
@@ -98,7 +103,7 @@ def events_of(records: Iterable[Record], states: Iterable[Entry] = ()) -> list[E
             _whole_operation(body),
             None if receipt else entries.get(record.entry),
             body.after,
-            record.erased or receipt,
+            bool(record.erased) or receipt,
             body.of,
             body.chunk,
             body.call,
@@ -106,6 +111,26 @@ def events_of(records: Iterable[Record], states: Iterable[Entry] = ()) -> list[E
         history.append(event)
         entries[record.entry] = body.after
     return history
+
+
+def _lines_of(record: Record) -> Iterator[Event]:
+    """The events of a record of lines; in ``events_of`` no entry is there before a line."""
+    shared = record.read(Shared) if record.body is not None else None
+    time = datetime.fromisoformat(record.time)
+    for number, line in enumerate(record.lines, record.first):
+        known = shared is not None and line is not None
+        yield Event(
+            number,
+            f"{LINE_ID}{number}",
+            RecordKind.APPLY,
+            time,
+            Origin(*shared.origin) if shared and known else None,
+            Operation(OperationKind.INSERT, ARCHIVE.name, line.content) if line else None,
+            before=None,
+            after=line,
+            forgotten=line is None,
+            chunk=shared.chunk if shared and known else None,
+        )
 
 
 def _whole_operation(body: Body) -> Operation | None:

@@ -34,15 +34,16 @@ from memalpha.store import records as log
 from memalpha.store.index_file import IndexFile, IndexState, WrongIndexError
 from memalpha.store.index_sides import BLOCK, KeptEmbedder, StoredLines, StoredMemory, StoredWords
 from memalpha.store.journal import Journal
-from memalpha.store.records import Body, Head, Note, Record, RecordKind, root
+from memalpha.store.records import Head, Note, Record, RecordKind, root, written
 from memalpha.types import Entry, Hit
 
 IndexProgress = Callable[[int, int], None]
 """Is told how many operations are in the index, and how many there are."""
 
-_VERSION = 1
+_VERSION = 2
 _MANY = 20_000  # operations whose index takes seconds
-_BATCH = 4096  # records that are taken in by one transaction
+_BATCH = 4096  # entries that are embedded at a time
+_RECORDS = 1024  # that are taken in by one transaction
 _NO_DAMAGE = (
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_FULL,
@@ -172,7 +173,7 @@ class StoredSearch(RankedSearch):
                     break
                 if state.seq == 0 and head.seq > _MANY and progress is None:
                     _logger.warning("making the index of %d operations, once", head.seq)
-                records = self._journal.database.rows(self._chain, state.seq, _BATCH)
+                records = self._journal.database.rows(self._chain, state.seq, _RECORDS)
             state = self._take(state, records)
             if state is not None and progress is not None:
                 progress(state.seq, head.seq)
@@ -204,9 +205,8 @@ class StoredSearch(RankedSearch):
                 if record.seq > before.built and record.read(Note).erased:
                     self._file.remove()
                     return None
-            elif record.kind != RecordKind.READ:
-                after = record.read(Body).after
-                last[record.entry] = record.seq, after
+            else:
+                last.update((key, (record.seq, after)) for key, after in written(record))
         with self._file.writing():
             state = self._file.state()
             if state != before:  # another process was faster

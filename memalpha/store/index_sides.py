@@ -20,7 +20,7 @@ from memalpha.retrieval.vectors import Vectors
 from memalpha.store import records as log
 from memalpha.store.index_file import IndexFile, WrongIndexError
 from memalpha.store.journal import Journal
-from memalpha.store.records import Body, Head, Record
+from memalpha.store.records import Head, Record, written
 from memalpha.types import Embedder, Entry
 
 BLOCK = 1024  # vectors of a row of ``codes``
@@ -37,7 +37,7 @@ class StoredMemory:
         self._journal = journal
         self._chain = chain
         self._file = file
-        self._known: dict[int, Entry] = {}  # by the number of the record
+        self._known: dict[tuple[int, str], Entry] = {}  # by the number of the record, and id
 
     def get(self, entry_id: str) -> Entry | None:
         """Return the entry of that id, or None."""
@@ -70,29 +70,31 @@ class StoredMemory:
 
     def _read(self, rows: Iterable[Sequence[Any]]) -> list[Entry]:
         """Read entries, given by id and record, from the log, and check the seals."""
-        ids = {row[1]: row[0] for row in rows}
+        keys = [(row[1], row[0]) for row in rows]
         if len(self._known) > _KEPT:
             self._known.clear()
-        new = [number for number in ids if number not in self._known]
+        new = {number for number, key in keys if (number, key) not in self._known}
         with self._journal.reading():
-            records = self._journal.database.some(self._chain, new)
+            records = self._journal.database.some(self._chain, sorted(new))
         for record in records:
-            self._known[record.seq] = self._entry(record)
-        if len(records) < len(new) or any(self._known[seq].id != key for seq, key in ids.items()):
-            raise WrongIndexError("it names records that are not there, or of other entries")
-        return [self._known[number] for number in ids]
+            self._check(record)
+            for key, entry in written(record):
+                if entry is not None:
+                    self._known[record.seq, key] = entry
+        try:
+            return [self._known[key] for key in keys]
+        except KeyError as error:
+            raise WrongIndexError(
+                "it names records that are not there, or of other entries"
+            ) from error
 
-    def _entry(self, record: Record) -> Entry:
-        problem = log.fault(record, Head(record.seq - 1, record.previous), self._journal.key)
+    def _check(self, record: Record) -> None:
+        problem = log.fault(record, Head(record.first - 1, record.previous), self._journal.key)
         if problem:
             raise JournalDamagedError(
                 f"{self._journal.database.name}: operation {record.seq} {problem}",
                 fix="bring a backup back",
             )
-        after = record.read(Body).after
-        if after is None:
-            raise WrongIndexError(f"operation {record.seq} has no content")
-        return after
 
 
 class StoredWords:

@@ -176,10 +176,11 @@ class Journal(AbstractContextManager["Journal"]):
             ns = self.registration(namespace).entry
             head = self.database.head(ns)
             registry = Tail(self.database, self.key, REGISTRY, "the registry").read_on()
-            named = [record.seq for record in registry if record.entry == ns]
-            note = {"operations": head.seq, "head": head.hash, "erased": named}
+            named = [record for record in registry if record.entry == ns]
+            numbers = [record.seq for record in named]
+            note = {"operations": head.seq, "head": head.hash, "erased": numbers}
             record = self.register(RecordKind.FORGET, ns, note=json.dumps(note))
-            self.database.erase(REGISTRY, named)
+            self.database.erase(REGISTRY, [each._replace(body=None, salt=None) for each in named])
             self.database.drop(ns)
             self._drop_registry()
         return Receipt(ns, log.moment_of(record.time), head.seq, scrubbed=not self.unscrubbed)
@@ -257,7 +258,7 @@ class Journal(AbstractContextManager["Journal"]):
         """Check the whole store: files, chains, receipts, registry, and that each chain leads to a
         memory; raises nothing.
         """
-        records = list[Record]()
+        operations = erased = 0
         faults = list[str]()
         head = ""
         heads: dict[str, Head] = {}
@@ -270,7 +271,9 @@ class Journal(AbstractContextManager["Journal"]):
                     registry = self._verified(REGISTRY, None, faults)
                     bodies = {each.entry: each.read(Registration) for each in registry if each.body}
                     for ns in sorted(heads.keys() - {REGISTRY}):
-                        records += self._verified(ns, bodies.get(ns), faults)
+                        records = self._verified(ns, bodies.get(ns), faults)
+                        operations += records[-1].seq if records else 0
+                        erased += sum(len(record.erased) for record in records)
                     gone = {each.entry for each in registry if each.kind == RecordKind.FORGET}
                     listed = {REGISTRY, *(each.entry for each in registry)} - gone
                     chains = self.database.chains() | {REGISTRY}
@@ -280,9 +283,8 @@ class Journal(AbstractContextManager["Journal"]):
                     ]
             except JournalError as error:
                 faults.append(str(error))
-        erased = sum(record.erased for record in records)
         namespaces = len(heads.keys() - {REGISTRY})
-        return Verification(tuple(faults), namespaces, len(records), erased, head)
+        return Verification(tuple(faults), namespaces, operations, erased, head)
 
     def _verified(self, ns: str, body: Registration | None, faults: list[str]) -> list[Record]:
         try:

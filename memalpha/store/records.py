@@ -5,6 +5,9 @@ covers the header, which holds the hash of the record before and a commitment to
 over 32 random bytes (the salt) and the body. So the chain still holds after body and salt are
 erased, and nobody can confirm a guess of the content. With a key the hashes are HMAC-SHA256;
 without one the chain shows accidents, but not an attacker.
+
+The lines of a text that was read are one record with as many numbers of operations, since they are
+most of what a large memory holds. Each of them can be erased alone (``store.parts``).
 """
 
 import hashlib
@@ -18,13 +21,18 @@ from enum import StrEnum
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from memalpha.errors import InputError, JournalDamagedError
+from memalpha.memory.memory import LINE_ID
+from memalpha.memory.schema import ARCHIVE
+from memalpha.store import parts
 from memalpha.types import Entry, JsonMapping, Operation
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
+MOST_LINES = 1000  # of one record
 REGISTRY = ""  # id of the chain that lists the namespaces
 DIGEST = 16  # hex digits that name a source that was read
 
@@ -71,6 +79,7 @@ class RecordKind(StrEnum):
 
     BEGIN = "begin"  # of a namespace; in the registry alone
     APPLY = "apply"
+    LINES = "lines"  # the lines of a text that came into the archive
     UNDO = "undo"
     FORGET = "forget"  # receipt of an erasure (of an entry; in the registry, of a namespace)
     READ = "read"  # what an import has read: a note without an entry and without a body
@@ -99,6 +108,8 @@ Stamp = Annotated[str, AfterValidator(lambda text: stamp(moment_of(text)))]
 Chain = Annotated[str, _text("[0-9a-f]{32}")]
 Hash = Annotated[str, _text("[0-9a-f]{64}")]
 Ascii = Annotated[str, _text(r"[\x20-\x7e]*")]
+_AsciiLines = Annotated[str, _text(r"[\x20-\x7e\n]*")]
+_Salts = Annotated[str, _text("(?:[0-9a-f]{64})+")]
 
 
 class Body(BaseModel):
@@ -120,9 +131,23 @@ class Body(BaseModel):
     secret: Hash | None = None
 
 
+class Shared(BaseModel):
+    """What the lines of one record share: who read them, in which chunk; their time and metadata.
+    ``secret``: see ``Body``.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    origin: tuple[str, str, str]
+    chunk: Natural | None = None
+    timestamp: str | None = None
+    metadata: str | None = None
+    secret: Hash | None = None
+
+
 class Registration(BaseModel):
     """The body of a registry record: names and schema shape (``history.shape``) of a namespace, and
-    how many of its records were imported.
+    the number of its last operation that was imported.
     """
 
     user: str
@@ -140,12 +165,14 @@ class Registration(BaseModel):
 class Note(BaseModel):
     """Permanent data of a receipt: the numbers of the erased records; or of what was read: the
     digests of its sources (``digest_of``), joined, and the agent that read them. ``secret``: of an
-    erasure, the ``fingerprint`` of the secret that the digests have from then on.
+    erasure, the ``fingerprint`` of the secret that the digests have from then on. ``lines``: how
+    many lines a record has.
 
     ``by`` is empty where lines went into the archive and no agent read them.
     """
 
     erased: tuple[Natural, ...] = ()
+    lines: Annotated[int, Field(strict=True, ge=0, le=MOST_LINES)] = 0
     read: Annotated[str, _text(f"(?:[0-9a-f]{{{DIGEST}}})*")] = ""
     by: str = ""
     secret: Annotated[str, _text("(?:[0-9a-f]{64})?")] = ""
@@ -170,35 +197,72 @@ def _bytes_of(header: Sequence[Any]) -> bytes:
 class Record(NamedTuple):
     """One line of the log, with the columns of the table.
 
-    ``seq`` counts from 1 without gaps; ``time`` is that of the writer's clock, which may
-    have been set back; ``note`` is JSON of a ``Note``;
-    ``body`` (JSON of a ``Body``, in the registry ``Registration``) and ``salt`` are None if there
-    is none or it was erased.
+    ``seq`` is the number of its operation, of lines that of the last one; operations count from 1
+    without gaps. ``time`` is that of the writer's clock, which may have been set back; ``note`` is
+    JSON of a ``Note``; ``body`` (JSON of a ``Body``; of lines ``parts``, the first a ``Shared``; in
+    the registry a ``Registration``) and ``salt`` are None if there is none or it was erased.
     """
 
     ns: Chain
     seq: Annotated[int, Field(strict=True, ge=1, lt=1 << 63)]
-    kind: Annotated[str, _text("(apply|undo|forget|read)")]
+    kind: Annotated[str, _text("(apply|lines|undo|forget|read)")]
     entry: Annotated[str, _text("[0-9a-z_-]{0,1000}")]
     time: Stamp
     note: Ascii
     commitment: Hash | Annotated[str, _text("")]
     previous: Hash
     hash: Hash
-    salt: Hash | None
-    body: Ascii | None
+    salt: _Salts | None
+    body: _AsciiLines | None
 
     @property
-    def erased(self) -> bool:
-        """Whether its body was erased."""
-        return bool(self.commitment) and self.body is None
+    def first(self) -> int:
+        """The number of its first operation; JournalDamagedError if its note does not tell."""
+        if self.kind != RecordKind.LINES:
+            return self.seq
+        count = self.read(Note).lines
+        if not 0 < count <= self.seq:
+            raise JournalDamagedError(f"operation {self.seq} is the last of {count} lines")
+        return self.seq - count + 1
+
+    @property
+    def erased(self) -> tuple[int, ...]:
+        """The numbers of its operations whose content was erased."""
+        if self.body is None:
+            return tuple(range(self.first, self.seq + 1)) if self.commitment else ()
+        if self.kind != RecordKind.LINES:
+            return ()
+        lines = enumerate(parts.split(self.body)[1:], self.first)
+        return tuple(number for number, line in lines if not line)
+
+    @property
+    def lines(self) -> list[Entry | None]:
+        """The lines of the archive that it brought, in order; None for each that was erased.
+
+        JournalDamagedError if they cannot be read.
+        """
+        first = self.first
+        if self.body is None:
+            return [None] * (self.seq - first + 1)
+        shared = self.read(Shared)
+        entries = list[Entry | None]()
+        for number, part in enumerate(parts.split(self.body)[1:], first):
+            text = _text_of(number, part) if part else None
+            more = shared.timestamp, shared.chunk, number, number, shared.metadata
+            id_ = f"{LINE_ID}{number}"
+            entries.append(None if text is None else Entry(id_, ARCHIVE.name, text, *more))
+        return entries
 
     @property
     def secret(self) -> str:
         """The fingerprint of a secret of digests that it seals; empty if it seals none."""
         if self.kind == RecordKind.FORGET:
             return self.read(Note).secret
-        return (self.read(Body).secret or "") if '"secret":' in (self.body or "") else ""
+        if '"secret":' not in (self.body or ""):
+            return ""
+        if self.kind == RecordKind.LINES:
+            return self.read(Shared).secret or ""
+        return self.read(Body).secret or ""
 
     @property
     def head(self) -> Head:
@@ -214,6 +278,8 @@ class Record(NamedTuple):
         JournalDamagedError if it cannot be read.
         """
         text = self.note if model is Note else self.body
+        if model is Shared and text:
+            text = parts.split(text)[0]
         try:
             return model.model_validate_json(text or "{}")
         except ValidationError as error:
@@ -222,6 +288,16 @@ class Record(NamedTuple):
                 f"operation {self.seq} holds {str(text)[:80]!r}, which is no "
                 f"{model.__name__.lower()}: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
             ) from error
+
+
+def _text_of(number: int, part: str) -> str:
+    try:
+        text = from_json(part)
+    except ValueError:
+        text = None
+    if not isinstance(text, str):
+        raise JournalDamagedError(f"operation {number} holds {part[:80]!r}, which is no text")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +314,18 @@ class Receipt:
     operations: int
     said_by: tuple[Entry, ...] = ()
     scrubbed: bool = True
+
+
+def written(record: Record) -> list[tuple[str, Entry | None]]:
+    """Return the entries that a record wrote, by id; None for one that it removed, or that was
+    erased.
+    """
+    if record.kind == RecordKind.READ:
+        return []
+    if record.kind == RecordKind.LINES:
+        lines = enumerate(record.lines, record.first)
+        return [(f"{LINE_ID}{number}", line) for number, line in lines]
+    return [(record.entry, record.read(Body).after)]
 
 
 def digest_of(source: str) -> str:
@@ -265,8 +353,10 @@ def root(ns: str) -> Head:
     return Head(0, hashlib.sha256(f"memalpha journal {ns}".encode()).hexdigest())
 
 
-def commit(body: str, salt: str) -> str:
-    """Return the commitment to a body under a salt (hex)."""
+def commit(body: str, salt: str, kind: str = RecordKind.APPLY) -> str:
+    """Return the commitment to a body under a salt (hex); ValueError if it cannot be its salt."""
+    if kind == RecordKind.LINES:
+        return parts.commit_parts(body, salt)
     return hashlib.sha256(bytes.fromhex(salt) + body.encode("ascii")).hexdigest()
 
 
@@ -285,14 +375,18 @@ def seal(
     entry: str = "",
     note: str = "",
     body: JsonMapping | None = None,
+    lines: Sequence[str] = (),
 ) -> Record:
-    """Return the record that follows ``head``, with a new salt; ``body`` is stored and hashed as
-    JSON.
+    """Return the record that follows ``head``, with a new salt; ``body`` and ``lines`` are stored
+    and hashed as JSON.
     """
-    text = None if body is None else _COMPACT.encode(body)
+    text = None if body is None else parts.join([*map(_COMPACT.encode, (body, *lines))])
     salt = None if text is None else secrets.token_hex(32)
-    commitment = commit(text, salt) if text and salt else ""
-    header = (ns, head.seq + 1, kind.value, entry, time, note, commitment, head.hash)
+    commitment = commit(text, salt, kind) if text and salt else ""
+    if lines:
+        note = _COMPACT.encode({"lines": len(lines)})
+    seq = head.seq + max(1, len(lines))
+    header = (ns, seq, kind.value, entry, time, note, commitment, head.hash)
     return Record(*header, hash_header(_bytes_of(header), key), salt, text)
 
 
@@ -303,15 +397,18 @@ def fault(record: Record, before: Head, key: bytes | None) -> str:
     try:
         RecordKind(record.kind)
         moment_of(record.time)
+        first = record.first
         if body is None or salt is None:
             sealed = body is salt
+        elif record.kind == RecordKind.LINES and len(parts.split(body)) != record.seq - first + 2:
+            sealed = False
         else:
-            sealed = commit(body, salt) == record.commitment
-    except (TypeError, ValueError) as error:
+            sealed = commit(body, salt, record.kind) == record.commitment
+    except (TypeError, ValueError, JournalDamagedError) as error:
         return f"is unreadable ({error})"
     if hash_header(record.header(), key) != record.hash:
         return "was edited: its hash is not that of its header (or the journal has another key)"
-    if record.seq != before.seq + 1:
+    if first != before.seq + 1:
         return f"follows number {before.seq}: those between are missing"
     if record.previous != before.hash:
         return "was moved, or the one before it was edited: it does not follow on that one's hash"
@@ -324,11 +421,14 @@ def check(records: Sequence[Record], before: Head, head: Head, key: bytes | None
     """
     faults = list[str]()
     forgotten = set[int]()
+    erased = set[int]()
     last = before
     for record in records:
         problem = fault(record, last, key)
         if problem:
             faults.append(f"operation {record.seq} {problem}")
+        else:
+            erased.update(record.erased)
         last = record.head
         if record.kind == RecordKind.FORGET:
             try:
@@ -337,7 +437,7 @@ def check(records: Sequence[Record], before: Head, head: Head, key: bytes | None
                 faults.append(str(error))
     if last != head:
         faults.append(f"the last operation is number {last.seq}, it should be number {head.seq}")
-    bare = [each.seq for each in records if each.erased and each.seq not in forgotten]
+    bare = sorted(erased - forgotten)
     if bare:
         faults.append(
             f"operations {bare} have lost their content "

@@ -301,7 +301,7 @@ import sys
 from memalpha.store import index
 from tests.journal.test_index import opened, use_store, MARTA
 use_store.INDEXED = 1
-index._BATCH = 8
+index._RECORDS = 8
 def slow(done, total):
     print(done, flush=True)
 with opened(sys.argv[1]) as store:
