@@ -18,6 +18,7 @@ from pathlib import Path
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
+from memalpha.memory.memory import LINE_ID
 from memalpha.memory.schema import ARCHIVE
 from memalpha.models.registry import make_tokenizer
 from memalpha.store.database import Database
@@ -41,14 +42,17 @@ from tests.helpers.stores import (
 class Model:
     def __init__(self):
         self.entries, self.next_id, self.last, self.gone, self.seq = {}, 1, None, [], 0
+        self.lines = {}
 
     def plan(self, rng, tag):
         ids = sorted(self.entries)
-        kind = rng.choice(["write"] * 8 + ["undo", "undo", "forget"])
+        kind = rng.choice(["write"] * 8 + ["read", "read", "undo", "undo", "forget", "forget"])
         if kind == "undo" and self.last is not None:
             return ["undo", self.seq]
-        if kind == "forget" and ids:
-            return ["forget", rng.choice(ids)]
+        if kind == "read":
+            return ["read", [f"line{tag}y{n}" for n in range(rng.randint(1, 4))]]
+        if kind == "forget" and (ids or self.lines):
+            return ["forget", rng.choice([*ids, *self.lines])]
         steps, free = [], list(ids)
         for n in range(rng.randint(1, 4)):
             what = rng.choice(["insert", "insert", "update", "delete"]) if free else "insert"
@@ -73,6 +77,11 @@ class Model:
                 new.last = (key, new.entries.get(key))
                 new.entries.pop(key, None)
                 new.entries |= {} if text is None else {key: text}
+        elif action[0] == "read":
+            for text in action[1]:
+                new.seq += 1
+                new.lines[f"{LINE_ID}{new.seq}"] = text
+            new.last = None
         elif action[0] == "undo":
             key, before = self.last
             new.seq, new.last = self.seq + 1, (key, self.entries.get(key))
@@ -80,7 +89,8 @@ class Model:
             new.entries |= {} if before is None else {key: before}
         else:
             new.seq, new.last = self.seq + 1, None
-            new.gone.append(new.entries.pop(action[1]).split()[0])
+            of = new.lines if action[1] in new.lines else new.entries
+            new.gone.append(of.pop(action[1]).split()[0])
         return new
 
 
@@ -90,6 +100,10 @@ def act(durable, action):
         with durable.writing(BY) as memory:
             for kind, *what in action[1]:
                 assert memory.apply(make[kind](*what)).changed
+    elif action[0] == "read":
+        with durable.writing(BY) as memory:
+            for text in action[1]:
+                assert memory.apply(insert(text, ARCHIVE.name)).changed
     elif action[0] == "undo":
         durable.undo(action[1], BY)
     else:
@@ -162,9 +176,10 @@ def settle(path, model, said):
     store = indexed(path)
     memory = memory_of(store, MARTA)
     options = [model] if pending is None else [model, model.after(pending)]
-    now = contents(memory), memory.clock - 1
-    fits = [option for option in options if now == (option.entries, option.seq)]
-    assert fits, (now, [(option.entries, option.seq) for option in options], pending)
+    lines = {line.id: line.content for line in memory.entries(ARCHIVE.name)}
+    now = contents(memory), lines, memory.clock - 1
+    fits = [option for option in options if now == (option.entries, option.lines, option.seq)]
+    assert fits, (now, [(each.entries, each.lines, each.seq) for each in options], pending)
     assert memory.snapshot().next_id == fits[-1].next_id and agrees(store)
     report = store.journal.verify()
     assert report.ok, report.faults
