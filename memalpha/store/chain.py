@@ -10,6 +10,8 @@ from memalpha.store.database import Database
 from memalpha.store.records import Record, RecordKind
 from memalpha.types import JsonObject
 
+_SHOWN = 5  # faults that an error tells
+
 
 class Tail:
     """The end of one chain, as far as this process has read and written it."""
@@ -34,9 +36,10 @@ class Tail:
             records = self.database.rows(self.ns, self.head.seq)
             faults = log.check(records, self.head, head, self.key)
         if faults:
+            more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
             raise JournalDamagedError(
-                f"{self.database.name}, {self.name}: {'; '.join(faults)}",
-                fix="bring a backup back",
+                f"{self.database.name}, {self.name}: {'; '.join(faults[:_SHOWN])}{more}",
+                fix="bring a backup back; a store of a later version needs that version",
             )
         self.head = head
         return records

@@ -40,6 +40,7 @@ from memalpha.types import JsonMapping
 
 IN_MEMORY = ":memory:"  # address of a store in process memory
 APPLICATION_ID = 0x4D454D41  # "MEMA"
+_PAGE = 8192  # bytes; a third of a page of 4096 would be empty beside a text of 2,000 characters
 _POSTGRES_LOCK = 0x6D656D616C706861  # advisory lock id of this application
 _AT_ONCE = 500  # records that are named in one statement
 _RIGHTS = "check the rights of the files and of their folder"
@@ -499,6 +500,7 @@ class Sqlite(Database):
         # SQLite does not wait where two processes switch a new file to the write-ahead log at once.
         with FileLock(self._lock, mode=0o600) if new and self.path else nullcontext():
             if new:
+                connection.execute(f"PRAGMA page_size={_PAGE}")
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             self._check_kind(connection)
             super()._set_up(connection, _)

@@ -395,7 +395,6 @@ def fault(record: Record, before: Head, key: bytes | None) -> str:
     body = record.body
     salt = record.salt
     try:
-        RecordKind(record.kind)
         moment_of(record.time)
         first = record.first
         if body is None or salt is None:
@@ -408,6 +407,8 @@ def fault(record: Record, before: Head, key: bytes | None) -> str:
         return f"is unreadable ({error})"
     if hash_header(record.header(), key) != record.hash:
         return "was edited: its hash is not that of its header (or the journal has another key)"
+    if record.kind not in list(RecordKind):
+        return f"is of a kind that this version does not know, {record.kind!r}; a later one does"
     if first != before.seq + 1:
         return f"follows number {before.seq}: those between are missing"
     if record.previous != before.hash:

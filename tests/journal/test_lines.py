@@ -251,3 +251,13 @@ def test_a_sealed_line_that_is_no_text_is_refused(folder, text):
     body = sealed.body.replace('"x"', text)
     with pytest.raises(JournalDamagedError, match="no text"):
         _ = sealed._replace(body=body).lines
+
+
+def test_a_record_of_a_later_version_is_told(folder):
+    journal, durable = opened(folder / "m.db")
+    read(durable)
+    (record,) = rows(journal)
+    later = record._replace(kind="verses")
+    later = later._replace(hash=records.hash_header(later.header(), None))
+    told = fault(later, Head(later.seq - 1, later.previous), None)
+    assert told.startswith("is of a kind that this version does not know, 'verses'")
