@@ -128,7 +128,7 @@ class DurableMemory:
         """Inside ``writing``: all operations that are not signed yet are of this origin."""
         if self._memory.applied:
             self._begin()
-            for shared, applied in groupby(self._memory.applied, _shared_of):
+            for shared, applied in groupby(self._memory.applied, _common_of):
                 if shared is None:
                     self._unsaved += self._sealed(RecordKind.APPLY, origin, list(applied))
                     continue
@@ -427,7 +427,7 @@ class DurableMemory:
         )
 
 
-def _shared_of(applied: AppliedOperation) -> tuple[int | None, str | None, str | None] | None:
+def _common_of(applied: AppliedOperation) -> tuple[int | None, str | None, str | None] | None:
     """Return what a new line of the archive shares with its record: chunk, time and metadata.
 
     None for any other operation.

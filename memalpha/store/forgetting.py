@@ -119,7 +119,7 @@ def _without(records: Iterable[Record], numbers: Set[int]) -> Iterator[Record]:
             yield record._replace(body=None, salt=None)
         elif gone and record.body is not None and record.salt is not None:
             places = [number - record.first + 1 for number in gone]
-            body, salt = parts.without(record.body, record.salt, places)
+            body, salt = parts.erase_parts(record.body, record.salt, places)
             yield record._replace(body=body, salt=salt)
 
 

@@ -18,7 +18,7 @@ from memalpha.errors import ForgottenError, JournalConflictError, JournalDamaged
 from memalpha.memory.memory import LINE_ID, Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section, SectionKind
 from memalpha.retrieval.archive import line_of, words_said
-from memalpha.store.records import Body, Note, Origin, Record, RecordKind, Shared
+from memalpha.store.records import Body, LinesHeader, Note, Origin, Record, RecordKind
 from memalpha.types import Change, Entry, Operation, OperationKind
 
 _SAYS = attrgetter("section", "content", "timestamp")
@@ -115,7 +115,7 @@ def events_of(records: Iterable[Record], states: Iterable[Entry] = ()) -> list[E
 
 def _lines_of(record: Record) -> Iterator[Event]:
     """The events of a record of lines; in ``events_of`` no entry is there before a line."""
-    shared = record.read(Shared) if record.body is not None else None
+    shared = record.read(LinesHeader) if record.body is not None else None
     time = datetime.fromisoformat(record.time)
     for number, line in enumerate(record.lines, record.first):
         known = shared is not None and line is not None

@@ -34,7 +34,7 @@ from memalpha.store import records as log
 from memalpha.store.index_file import IndexFile, IndexState, WrongIndexError
 from memalpha.store.index_sides import BLOCK, KeptEmbedder, StoredLines, StoredMemory, StoredWords
 from memalpha.store.journal import Journal
-from memalpha.store.records import Head, Note, Record, RecordKind, root, written
+from memalpha.store.records import Head, Note, Record, RecordKind, entries_of, root
 from memalpha.types import Entry, Hit
 
 IndexProgress = Callable[[int, int], None]
@@ -206,7 +206,7 @@ class StoredSearch(RankedSearch):
                     self._file.remove()
                     return None
             else:
-                last.update((key, (record.seq, after)) for key, after in written(record))
+                last.update((key, (record.seq, after)) for key, after in entries_of(record))
         with self._file.writing():
             state = self._file.state()
             if state != before:  # another process was faster

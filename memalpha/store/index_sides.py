@@ -20,7 +20,7 @@ from memalpha.retrieval.vectors import Vectors
 from memalpha.store import records as log
 from memalpha.store.index_file import IndexFile, WrongIndexError
 from memalpha.store.journal import Journal
-from memalpha.store.records import Head, Record, written
+from memalpha.store.records import Head, Record, entries_of
 from memalpha.types import Embedder, Entry
 
 BLOCK = 1024  # vectors of a row of ``codes``
@@ -78,7 +78,7 @@ class StoredMemory:
             records = self._journal.database.some(self._chain, sorted(new))
         for record in records:
             self._check(record)
-            for key, entry in written(record):
+            for key, entry in entries_of(record):
                 if entry is not None:
                     self._known[record.seq, key] = entry
         try:

@@ -36,7 +36,7 @@ def commit_parts(body: str, salt: str) -> str:
     return hashlib.sha256(hashes).hexdigest()
 
 
-def without(body: str, salt: str, gone: Collection[int]) -> tuple[str, str]:
+def erase_parts(body: str, salt: str, gone: Collection[int]) -> tuple[str, str]:
     """Return body and salts after the parts of some places (0: what is shared) were erased."""
     parts = split(body)
     salts = _salts(salt, len(parts))

@@ -131,7 +131,7 @@ class Body(BaseModel):
     secret: Hash | None = None
 
 
-class Shared(BaseModel):
+class LinesHeader(BaseModel):
     """What the lines of one record share: who read them, in which chunk; their time and metadata.
     ``secret``: see ``Body``.
     """
@@ -199,8 +199,9 @@ class Record(NamedTuple):
 
     ``seq`` is the number of its operation, of lines that of the last one; operations count from 1
     without gaps. ``time`` is that of the writer's clock, which may have been set back; ``note`` is
-    JSON of a ``Note``; ``body`` (JSON of a ``Body``; of lines ``parts``, the first a ``Shared``; in
-    the registry a ``Registration``) and ``salt`` are None if there is none or it was erased.
+    JSON of a ``Note``. ``body`` and ``salt`` are None if there is none or it was erased; a body is
+    JSON of a ``Body``, of lines the ``parts`` after a ``LinesHeader``, in the registry a
+    ``Registration``.
     """
 
     ns: Chain
@@ -244,7 +245,7 @@ class Record(NamedTuple):
         first = self.first
         if self.body is None:
             return [None] * (self.seq - first + 1)
-        shared = self.read(Shared)
+        shared = self.read(LinesHeader)
         entries = list[Entry | None]()
         for number, part in enumerate(parts.split(self.body)[1:], first):
             text = _text_of(number, part) if part else None
@@ -261,7 +262,7 @@ class Record(NamedTuple):
         if '"secret":' not in (self.body or ""):
             return ""
         if self.kind == RecordKind.LINES:
-            return self.read(Shared).secret or ""
+            return self.read(LinesHeader).secret or ""
         return self.read(Body).secret or ""
 
     @property
@@ -278,7 +279,7 @@ class Record(NamedTuple):
         JournalDamagedError if it cannot be read.
         """
         text = self.note if model is Note else self.body
-        if model is Shared and text:
+        if model is LinesHeader and text:
             text = parts.split(text)[0]
         try:
             return model.model_validate_json(text or "{}")
@@ -316,7 +317,7 @@ class Receipt:
     scrubbed: bool = True
 
 
-def written(record: Record) -> list[tuple[str, Entry | None]]:
+def entries_of(record: Record) -> list[tuple[str, Entry | None]]:
     """Return the entries that a record wrote, by id; None for one that it removed, or that was
     erased.
     """

@@ -74,7 +74,7 @@ def test_the_lines_of_a_text_are_one_record_and_tell_what_a_record_each_tells(
         ("undo", 7, 7),
         ("lines", 8, 9),
     ]
-    monkeypatch.setattr(durable_module, "_shared_of", lambda applied: None)
+    monkeypatch.setattr(durable_module, "_common_of", lambda applied: None)
     journal, durable = opened(tmp_path / "old.db")
     with journal:  # as stores were written until there were records of lines
         a_story(durable)
@@ -235,7 +235,7 @@ def test_a_line_that_went_without_a_receipt_is_seen(folder):
     journal, durable = opened(folder / "m.db")
     read(durable)
     (record,) = rows(journal)
-    body, salt = records.parts.without(record.body, record.salt, [2])
+    body, salt = records.parts.erase_parts(record.body, record.salt, [2])
     with journal.writing():
         journal.database.erase(record.ns, [record._replace(body=body, salt=salt)])
     assert "operations [2] have lost their content" in "".join(journal.verify().faults)
