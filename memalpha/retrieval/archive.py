@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memalpha.conversation.messages import ASSISTANT, USER
+from memalpha.conversation.pasted import PASTED, mark_pasted
 from memalpha.memory.memory import LINE_ID, Memory, newer
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.lexical import tokenize
-from memalpha.speakers import speaker_of, split_speaker
+from memalpha.speakers import speaker_labels, speaker_of, split_speaker
 from memalpha.text.times import later
-from memalpha.types import Change, Chunk, Entry, Operation, OperationKind, Span
+from memalpha.types import Change, Chunk, Entry, Operation, OperationKind, Span, TokenCounter
 from memalpha.units import UNIT_TOKENS, sentences, units
 
 ALIKE = 0.55  # cosine of statements that say nearly the same
@@ -46,12 +47,12 @@ def losses(
     """Return what each entry loses of its rank, best first, to a newer one that resembles it.
 
     ``scores`` say how well each fits the question; ``cosines``: (entries, entries). Nothing loses
-    to what an assistant said, but for what an assistant said before.
+    to what an assistant said or somebody pasted, but for what was said or pasted so before.
     """
     lost = [0.0] * len(entries)
-    answers = [by_assistant(entry) for entry in entries]
+    unsaid = [by_assistant(entry) or is_pasted(entry) for entry in entries]
     for row, other in np.argwhere(cosines >= ALIKE):
-        if answers[other] and not answers[row]:
+        if unsaid[other] and not unsaid[row]:
             continue
         dated = later(entries[other].timestamp, entries[row].timestamp) is not None
         if newer(entries[other], entries[row]) and (dated or cosines[row, other] >= UNDATED):
@@ -124,6 +125,11 @@ def by_assistant(entry: Entry) -> bool:
     return entry.section == ARCHIVE.name and entry.content.lower().startswith(f"{ASSISTANT}: ")
 
 
+def is_pasted(entry: Entry) -> bool:
+    """Whether an entry is a line of what somebody pasted, who does not say it himself."""
+    return entry.section == ARCHIVE.name and speaker_of(entry.content).endswith(PASTED)
+
+
 def only_asks(entry: Entry) -> bool:
     """Whether an entry is a line that asks and states nothing, of somebody who is no assistant."""
     if entry.section != ARCHIVE.name or by_assistant(entry):
@@ -161,6 +167,17 @@ def archive_all(memory: Memory, chunks: Sequence[Chunk]) -> None:
         archive_chunk(memory, index, chunk, ())
 
 
+def lines_of_text(
+    text: str, count: TokenCounter, labels: Sequence[Span] | None = None
+) -> list[str]:
+    """Return the lines that an archive keeps of a text (``units``); what people have pasted has a
+    label of its own.
+    """
+    marked, places = mark_pasted(text, speaker_labels(text) if labels is None else labels)
+    known = labels is not None or marked != text
+    return units(marked, UNIT_TOKENS, count, places if known else None)
+
+
 def archive_chunk(
     memory: Memory,
     index: int,
@@ -187,7 +204,7 @@ def archive_chunk(
                 delete = Operation(OperationKind.DELETE, ARCHIVE.name, entry_id=line.id)
                 memory.apply(delete, chunk=index, time=chunk.time)
     numbers = []
-    for text in units(chunk.text, UNIT_TOKENS, memory.count_tokens, labels):
+    for text in lines_of_text(chunk.text, memory.count_tokens, labels):
         insert = Operation(OperationKind.INSERT, ARCHIVE.name, text)
         number = memory.clock
         if memory.apply(insert, chunk=index, time=chunk.time).logged:

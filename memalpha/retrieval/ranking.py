@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from memalpha.errors import InputError
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval import RetrievalConfig
-from memalpha.retrieval.archive import by_assistant, line_after, losses, only_asks
+from memalpha.retrieval.archive import by_assistant, is_pasted, line_after, losses, only_asks
 from memalpha.retrieval.lexical import word_cosines
 from memalpha.types import Entry, Hit
 
@@ -37,6 +37,7 @@ DENSE_SHARE = 0.8
 BELOW = 0.07
 ANSWERS = 0.15  # what a line of an assistant loses more: people tell, it answers
 ASKS = 0.15  # what a line that only asks loses more: it states nothing
+PASTES = 0.15  # what a line that somebody pasted loses more: he says nothing by it
 AGAIN = 0.3  # what a line loses if another of its turn ranks higher, so that more turns are read,
 SPREAD = 4  # below so many places: where few lines are read, a turn may take them all
 COMPARED = 24  # among so many of the best, with an archive
@@ -293,7 +294,8 @@ def _line_loss(entry: Entry) -> float:
     """What an entry loses for being a line of the archive."""
     if entry.section != ARCHIVE.name:
         return 0.0
-    return BELOW + ANSWERS * by_assistant(entry) + ASKS * only_asks(entry)
+    states_nothing = ASKS * only_asks(entry) + PASTES * is_pasted(entry)
+    return BELOW + ANSWERS * by_assistant(entry) + states_nothing
 
 
 def read_best(

@@ -19,8 +19,8 @@ from memalpha.contrib.audit.view import Fault, NamespaceView
 from memalpha.contrib.audit.words import forget_words, overlap, stems, telling
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE
+from memalpha.retrieval.archive import lines_of_text
 from memalpha.types import Chunk, Entry, Operation, OperationKind
-from memalpha.units import UNIT_TOKENS, units
 from memalpha.use.guards import Text
 
 ASSISTANT_GUARD = "assistant"
@@ -70,7 +70,7 @@ class DetectorGuard:
         self, memory: Memory, index: int, chunk: Chunk, operations: Sequence[Operation]
     ) -> str:
         """Return which guard refuses the operations of a call on a chunk, and why; empty: none."""
-        pieces = units(chunk.text, UNIT_TOKENS, memory.count_tokens)
+        pieces = lines_of_text(chunk.text, memory.count_tokens)
         lines = [
             Entry(f"(line {number})", ARCHIVE.name, piece, chunk.time, index)
             for number, piece in enumerate(pieces)

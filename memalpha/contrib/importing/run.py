@@ -27,17 +27,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from memalpha.contrib.importing.exports import Export
 from memalpha.contrib.importing.items import Chat, ForeignEntry, Reasons, clean_text
 from memalpha.conversation.messages import Utterance, joined_messages
+from memalpha.conversation.pasted import PASTED
 from memalpha.errors import InputError, JournalConflictError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema
-from memalpha.retrieval.archive import archive_chunk
+from memalpha.retrieval.archive import archive_chunk, lines_of_text
 from memalpha.store.durable import DurableMemory
 from memalpha.store.history import Event
 from memalpha.store.journal import Namespace, Origin, digest_of
 from memalpha.store.records import RecordKind
 from memalpha.text.times import is_to_come, later, moment
 from memalpha.types import Change, Chunk, Entry, Operation, OperationKind, TokenCounter
-from memalpha.units import UNIT_TOKENS, units
 
 if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent
@@ -455,7 +455,7 @@ def _says_else(message: SourcedItem, there: Sequence[Event], count: TokenCounter
     if all(line in text for line in said) and not _without(text, said):
         return False
     text, labels = message.what.labelled  # it says something again and again, or something else
-    return {line.content for line in written} != set(units(text, UNIT_TOKENS, count, labels))
+    return {line.content for line in written} != set(lines_of_text(text, count, labels))
 
 
 def _rewrite(
@@ -496,7 +496,10 @@ def _plain(text: str, label: str = "") -> str:
     """Return a text without white space, and without what lines of a speaker add to it."""
     if not label:
         return "".join(text.split())
-    return "".join(text.replace(">", "").split()).replace("".join(f"{label}:".split()), "")
+    plain = "".join(text.replace(">", "").split())
+    for shown in (f"{label}{PASTED}:", f"{label}:"):
+        plain = plain.replace("".join(shown.split()), "")
+    return plain
 
 
 def _without(text: str, said: Iterable[str]) -> str:
