@@ -34,7 +34,7 @@ from memalpha.store.records import Registration
 from memalpha.text.quoting import is_text
 from memalpha.types import Change, Entry, Hit, Retriever, TokenCounter
 
-INDEXED = 2000  # operations of a memory that is searched by an index on disk
+INDEXED = 250  # operations of a memory that is searched by an index on disk
 LOCAL = Namespace("local")  # of a store that is kept in memory
 
 
