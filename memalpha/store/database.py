@@ -302,6 +302,14 @@ class Database(ABC):
             ]
         return sorted(found, key=attrgetter("seq"))
 
+    def holding(self, ns: str, numbers: Iterable[int]) -> list[Record]:
+        """Return the records of a chain that hold the operations of these numbers, in order."""
+        found = list[Record]()
+        for number in sorted(set(numbers)):
+            if not found or number > found[-1].seq:
+                found += self.rows(ns, number - 1, 1)
+        return found
+
     def head(self, ns: str) -> Head:
         """Return the last record of a chain; number 0 if it has none."""
         rows = self.execute(

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from memalpha.errors import JournalDamagedError
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval.dense import CodeIndex
 from memalpha.retrieval.embedders import embed_queries
@@ -20,7 +19,7 @@ from memalpha.retrieval.vectors import Vectors
 from memalpha.store import records as log
 from memalpha.store.index_file import IndexFile, WrongIndexError
 from memalpha.store.journal import Journal
-from memalpha.store.records import Head, Record, entries_of
+from memalpha.store.records import entries_of
 from memalpha.types import Embedder, Entry
 
 BLOCK = 1024  # vectors of a row of ``codes``
@@ -76,8 +75,8 @@ class StoredMemory:
         new = {number for number, key in keys if (number, key) not in self._known}
         with self._journal.reading():
             records = self._journal.database.some(self._chain, sorted(new))
+        log.check_seals(records, self._journal.key, self._journal.database.name)
         for record in records:
-            self._check(record)
             for key, entry in entries_of(record):
                 if entry is not None:
                     self._known[record.seq, key] = entry
@@ -87,14 +86,6 @@ class StoredMemory:
             raise WrongIndexError(
                 "it names records that are not there, or of other entries"
             ) from error
-
-    def _check(self, record: Record) -> None:
-        problem = log.fault(record, Head(record.first - 1, record.previous), self._journal.key)
-        if problem:
-            raise JournalDamagedError(
-                f"{self._journal.database.name}: operation {record.seq} {problem}",
-                fix="bring a backup back",
-            )
 
 
 class StoredWords:

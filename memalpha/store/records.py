@@ -417,6 +417,19 @@ def fault(record: Record, before: Head, key: bytes | None) -> str:
     return "" if sealed else "was edited: its body is not the one it was sealed with"
 
 
+def check_seals(records: Iterable[Record], key: bytes | None, name: str) -> None:
+    """Raise JournalDamagedError if one of some records of the store ``name`` was edited; whether
+    each follows on the one before it is not asked.
+    """
+    for record in records:
+        problem = fault(record, Head(record.first - 1, record.previous), key)
+        if problem:
+            raise JournalDamagedError(
+                f"{name}: operation {record.seq} {problem}",
+                fix="bring a backup back",
+            )
+
+
 def check(records: Sequence[Record], before: Head, head: Head, key: bytes | None) -> list[str]:
     """Return all faults of consecutive records of a chain after ``before`` up to ``head``, one line
     each.
