@@ -132,7 +132,7 @@ class DurableMemory:
                 if shared is None:
                     self._unsaved += self._sealed(RecordKind.APPLY, origin, list(applied))
                     continue
-                lines = [each.change.after.content for each in applied if each.change.after]
+                lines = [each.change.after for each in applied if each.change.after]
                 for start in range(0, len(lines), MOST_LINES):
                     some = lines[start : start + MOST_LINES]
                     self._unsaved.append(self._sealed_lines(origin, *shared, some))
@@ -270,7 +270,7 @@ class DurableMemory:
         chunk: int | None,
         timestamp: str | None,
         metadata: str | None,
-        lines: Sequence[str],
+        lines: Sequence[Entry],
     ) -> Record:
         body: JsonObject = {"origin": self._by(origin), "chunk": chunk}
         if timestamp is not None:
@@ -280,7 +280,9 @@ class DurableMemory:
         if self._secret.unsealed:
             body["secret"] = self._secret.seal()
         now = self._journal.now()
-        record = self._tail.seal(RecordKind.LINES, "", now, body=body, lines=lines)
+        texts = [line.content for line in lines]
+        record = self._tail.seal(RecordKind.LINES, "", now, body=body, lines=texts)
+        assert (record.first, record.seq) == (lines[0].created, lines[-1].created)
         _check(record, chunk, again=bool(self._unsaved))
         return record
 
