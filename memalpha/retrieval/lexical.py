@@ -84,7 +84,7 @@ def _stem(word: str) -> str:
     return english_stem(plain) if plain.isascii() else word
 
 
-def forget_words() -> None:
+def forget_search_words() -> None:
     """Drop the texts and words that these functions have kept."""
     for kept in (tokenize, search_words, _stem, english_stem):
         kept.cache_clear()
