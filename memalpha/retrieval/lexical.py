@@ -32,17 +32,6 @@ STOP_WORDS = frozenset(
     "in into is it its me my of on or our she so than that the their them then there these they "
     "this those to was we were what when where which who whom whose why with you your".split()
 )
-# of German and Spanish, but for those that mean something in English (die, war, hat, son)
-_OTHER_STOP_WORDS = frozenset(
-    "al aus auch auf aber bei beim bist con cuál cuándo cuánto cómo das dass de del dem der "
-    "dich dir doch donde du dónde ein eine einem einen einer eines el ella en er es euch für "
-    "ha habe haben han hatte hatten ich ihm ihn ihnen ihr im ist la las le lo los mein meine "
-    "meinem meinen meiner meines mi mich mir mis más nos nosotros nuestra nuestras nuestro "
-    "nuestros o oder para pero por que qué quién se sich sie sind soy su te tengo tenemos "
-    "tiene tu tú un una unas und unos uns unser unsere unserem unseren unserer von vom wann "
-    "waren warum welche welchem welchen welcher welches wem wen wer wie wir wird wo wurde y "
-    "yo zu zum zur él".split()
-)
 _DOTTED = "i\u0307"  # lower() of a capital dotted i
 _MARK = "\u0300"  # represents every mark
 _ACCENT = re.compile("[\u0300-\u036f]")
@@ -69,12 +58,8 @@ def tokenize(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=65536)
 def search_words(text: str) -> tuple[str, ...]:
-    """Return the words of a text by which it is found: stems, without the stop words of German and
-    Spanish, too. If there are no others, they are kept.
-    """
-    words = tokenize(text)
-    telling = [word for word in words if word not in _OTHER_STOP_WORDS] or words
-    return tuple(map(_stem, telling))
+    """Return the words of a text by which it is found: the stems of ``tokenize``'s."""
+    return tuple(map(_stem, tokenize(text)))
 
 
 @lru_cache(maxsize=65536)

@@ -17,10 +17,11 @@ _LEAST_STEM = 3  # letters that stay when a suffix goes
 @lru_cache(maxsize=65536)
 def english_stem(word: str) -> str:
     """Return a lower-case word without its ending: live, lives and living are one."""
-    word = _ORDINAL.sub(r"\1", _NUMBERS.get(word, word))
     if not word.isalpha():
-        return word
-    for suffix in _SUFFIXES:
+        return _ORDINAL.sub(r"\1", word)
+    if word in _NUMBERS:
+        return _NUMBERS[word]
+    for suffix in _SUFFIXES if word.endswith(_SUFFIXES) else ():
         kept = word[: -len(suffix)]
         if word.endswith(suffix) and len(kept) >= _LEAST_STEM and not word.endswith("ss"):
             word = kept + ("y" if suffix in ("ied", "ies") else "")

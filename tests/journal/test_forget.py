@@ -134,9 +134,7 @@ def test_no_cache_of_the_process_keeps_the_text(folder, whole):
     assert any("Zaphod" in text for _, text in embedder._vectors)
     store.forget_all(namespace=MARTA) if whole else store.forget("1", namespace=MARTA)
     assert tokenize.cache_info().currsize == search_words.cache_info().currsize == 0
-    assert not [
-        text for _, text in embedder._vectors if "Zaphod" in text
-    ]
+    assert not [text for _, text in embedder._vectors if "Zaphod" in text]
     assert (False, "Ivan plays chess") in embedder._vectors
     assert [h.entry.content for h in search(store, IVAN, "chess", 5)] == ["Ivan plays chess"]
 

@@ -122,12 +122,12 @@ def test_tokens_are_lower_case_unicode_words_without_stop_words():
     [
         ("Which city did I move to?", "citi mov"),
         ("Moved; moving, moves: two cities", "mov mov mov 2 citi"),
-        ("¿Qué árbol plantamos en Málaga?", "arbol plantamo malaga"),
-        ("Wo haben wir die Städte gesehen?", "die stadt gesehen"),
+        ("¿Qué árbol plantamos en Málaga?", "que arbol plantamo en malaga"),
+        ("Die Städte gesehen", "die stadt gesehen"),
         ("Größe, Øre", "größe øre"),  # no letters of ASCII with accents
         ("Что он любит", "что он любит"),
         ("我的猫", "我的 的猫"),
-        ("Wo ist er?", "wo ist er"),  # nothing else is left
+        ("The Who", "the who"),
     ],
 )
 def test_a_text_is_found_by_stems(text, words):
