@@ -40,7 +40,7 @@ from memalpha.types import Entry, Hit
 IndexProgress = Callable[[int, int], None]
 """Is told how many operations are in the index, and how many there are."""
 
-_VERSION = 2
+_VERSION = 3
 _MANY = 20_000  # operations whose index takes seconds
 _BATCH = 4096  # entries that are embedded at a time
 _RECORDS = 1024  # that are taken in by one transaction
