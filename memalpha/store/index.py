@@ -25,7 +25,7 @@ from memalpha.errors import JournalBusyError, JournalDamagedError, JournalError
 from memalpha.memory.memory import LINE_ID
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval.dense import CodeIndex, DenseSide
-from memalpha.retrieval.lexical import tokenize
+from memalpha.retrieval.lexical import search_words
 from memalpha.retrieval.ranking import RankedSearch
 from memalpha.retrieval.two_layer import RetrieverMaker
 from memalpha.retrieval.vectors import Vectors
@@ -40,7 +40,7 @@ from memalpha.types import Entry, Hit
 IndexProgress = Callable[[int, int], None]
 """Is told how many operations are in the index, and how many there are."""
 
-_VERSION = 2
+_VERSION = 3
 _MANY = 20_000  # operations whose index takes seconds
 _BATCH = 4096  # entries that are embedded at a time
 _RECORDS = 1024  # that are taken in by one transaction
@@ -223,7 +223,7 @@ class StoredSearch(RankedSearch):
         entries = self._memory.at(indexed)
         self._file.execute_many(
             "INSERT INTO words(words, rowid, text) VALUES ('delete', ?, ?)",
-            [(slot, " ".join(tokenize(entries[slot].content))) for slot in indexed],
+            [(slot, " ".join(search_words(entries[slot].content))) for slot in indexed],
         )
         self._file.execute_many("DELETE FROM entry WHERE slot = ?", [(row[0],) for row in old])
         texts -= len(indexed)
@@ -236,7 +236,7 @@ class StoredSearch(RankedSearch):
         for number, entry in last.values():
             if entry is None or entry.section not in kept:
                 continue
-            said = tokenize(entry.content)
+            said = search_words(entry.content)
             if entry.section in self._indexed:
                 posts.append((slot, " ".join(said)))
                 texts += 1

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval.dense import CodeIndex
 from memalpha.retrieval.embedders import embed_queries
-from memalpha.retrieval.lexical import NORMALISATION, SATURATION, tokenize
+from memalpha.retrieval.lexical import NORMALISATION, SATURATION, search_words
 from memalpha.retrieval.vectors import Vectors
 from memalpha.store import records as log
 from memalpha.store.index_file import IndexFile, WrongIndexError
@@ -118,7 +118,7 @@ class StoredWords:
         state = self._file.state()
         assert state is not None
         idf: dict[str, float] = {}
-        for word, times in Counter(tokenize(query)).items():
+        for word, times in Counter(search_words(query)).items():
             found = self._file.execute("SELECT doc FROM counts WHERE term = ?", [word])
             if found:
                 texts = found[0][0]
@@ -138,7 +138,7 @@ class StoredWords:
         mean = state.words / max(1, state.texts)
         scored = []
         for slot, length in rows:
-            counts = Counter(tokenize(entries[slot].content))
+            counts = Counter(search_words(entries[slot].content))
             saturation = SATURATION * (1 - NORMALISATION + NORMALISATION * length / mean)
             score = sum(idf[w] * counts[w] / (counts[w] + saturation) for w in idf if counts[w])
             scored.append((entries[slot], round(score, _ROUNDED)))

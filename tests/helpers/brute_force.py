@@ -3,16 +3,16 @@
 import bm25s
 import numpy as np
 
-from memalpha.retrieval.lexical import tokenize
+from memalpha.retrieval.lexical import search_words
 
 
 def bm25(texts, query):
     """{id: score} by bm25s over the texts as they are now, indexed afresh."""
-    words = [tokenize(text) for text in texts.values()]
+    words = [search_words(text) for text in texts.values()]
     number = {
         word: i for i, word in enumerate(dict.fromkeys(word for row in words for word in row))
     }
-    known = [number[word] for word in tokenize(query) if word in number]
+    known = [number[word] for word in search_words(query) if word in number]
     if not known:
         return dict.fromkeys(texts, 0.0)
     index = bm25s.BM25(k1=1.5, b=0.75, method="lucene", dtype="float64")

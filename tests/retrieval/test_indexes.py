@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memalpha.errors import InputError
 from memalpha.retrieval.dense import VectorIndex
-from memalpha.retrieval.lexical import STOP_WORDS, LexicalIndex, tokenize
+from memalpha.retrieval.lexical import STOP_WORDS, LexicalIndex, search_words, tokenize
 from tests.helpers.brute_force import bm25, cosines, ranked
 
 
@@ -115,6 +115,36 @@ def test_tokens_are_lower_case_unicode_words_without_stop_words():
     assert tokenize("Will moved; not in May, no") == ("will", "moved", "not", "may", "no")
     assert tokenize("The Who") == ("the", "who")  # nothing else is left
     assert tokenize(" .,! ") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Which city did I move to?", "citi mov"),
+        ("Moved; moving, moves: two cities", "mov mov mov 2 citi"),
+        ("¿Qué árbol plantamos en Málaga?", "que arbol plantamo en malaga"),
+        ("Die Städte gesehen", "die stadt gesehen"),
+        ("Größe, Øre", "größe øre"),  # no letters of ASCII with accents
+        ("Что он любит", "что он любит"),
+        ("我的猫", "我的 的猫"),
+        ("The Who", "the who"),
+    ],
+)
+def test_a_text_is_found_by_stems(text, words):
+    assert search_words(text) == tuple(words.split())
+
+
+@pytest.mark.parametrize(
+    ("question", "line"),
+    [
+        ("Which city did I move to?", "I moved to a town."),
+        ("¿Cuántos árboles hay?", "Un arbol"),
+        ("Wie viele Städte gibt es?", "Eine Stadt"),
+    ],
+)
+def test_another_form_of_a_word_finds_its_line(question, line):
+    index = index_of({"other": "Rain all day.", "line": line})
+    assert [key for key, _ in index.search(question, 2)] == ["line"]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from itertools import combinations
 from typing import NamedTuple
 
 from memalpha.contrib.audit.view import Action, Fault, Finding, NamespaceView, Proposal
-from memalpha.contrib.audit.words import english_stem, is_generic, is_negated, stems
+from memalpha.contrib.audit.words import is_generic, is_negated, stems
 from memalpha.memory.memory import newer
+from memalpha.text.stems import english_stem
 from memalpha.types import Entry
 
 ALIKE_STATEMENTS = 0.75  # Jaccard coefficient of the words of entries that repeat each other

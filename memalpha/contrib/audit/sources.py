@@ -20,7 +20,6 @@ from memalpha.contrib.audit.view import (
 from memalpha.contrib.audit.words import (
     USER_NAME,
     common_stems,
-    english_stem,
     is_assistant,
     named_first,
     overlap,
@@ -28,6 +27,7 @@ from memalpha.contrib.audit.words import (
     subject_of,
 )
 from memalpha.speakers import split_speaker
+from memalpha.text.stems import english_stem
 from memalpha.types import Entry
 
 SUPPORTED = 0.5  # share of an entry's telling words that the lines of its chunk have

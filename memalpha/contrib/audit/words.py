@@ -7,6 +7,7 @@ import re
 from functools import lru_cache
 
 from memalpha.retrieval.lexical import STOP_WORDS, tokenize
+from memalpha.text.stems import english_stem
 
 # of an entry or line: words that say how a fact is put, not which fact it is
 GENERIC = frozenset(
@@ -21,15 +22,6 @@ GENERIC = frozenset(
     while will work would year yes
     """.split()
 )
-_NUMBERS = {
-    name: str(number)
-    for number, name in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve".split()
-    )
-}
-_ORDINAL = re.compile(r"^(\d+)(?:st|nd|rd|th)$")
-_SUFFIXES = ("ingly", "ings", "ing", "edly", "ied", "ies", "ed", "ers", "er", "es", "s", "ly")
-_LEAST_STEM = 3  # letters that stay when a suffix goes
 _PREFIX = 5  # letters in common that make two long words one
 _ROLE = re.compile(r"(?i)(?:the )?(?:assistant|system|ai|bot|model|chatgpt|claude|gemini|agent)")
 _NEGATION = re.compile(r"(?i)n't\b|n’t\b|\b(?:not|never|no longer|no more|no|without)\b")
@@ -41,24 +33,6 @@ _ACTS = re.compile(
 USER_NAME = "User"
 MEMORY_TAG_OPEN = re.compile(r"(?i)<(?:recalled|relevant|retrieved)?_?memor(?:y|ies)[^>]*>")
 MEMORY_TAG_CLOSE = re.compile(r"(?i)</(?:recalled|relevant|retrieved)?_?memor(?:y|ies)>")
-
-
-@lru_cache(maxsize=65536)
-def english_stem(word: str) -> str:
-    """Return a lower-case word without its ending: live, lives and living are one."""
-    word = _ORDINAL.sub(r"\1", _NUMBERS.get(word, word))
-    if not word.isalpha():
-        return word
-    for suffix in _SUFFIXES:
-        kept = word[: -len(suffix)]
-        if word.endswith(suffix) and len(kept) >= _LEAST_STEM and not word.endswith("ss"):
-            word = kept + ("y" if suffix in ("ied", "ies") else "")
-            break
-    if len(word) > _LEAST_STEM and word[-1] == word[-2]:
-        word = word[:-1]
-    if len(word) > _LEAST_STEM and word.endswith("e"):
-        word = word[:-1]
-    return f"{word[:-1]}i" if word.endswith("y") and len(word) >= _LEAST_STEM else word
 
 
 _GENERIC_STEMS = frozenset(map(english_stem, GENERIC))
