@@ -34,10 +34,13 @@ from memalpha.conversation.messages import USER, Utterance
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.serving import SilentGenerator
 from memalpha.memory.memory import render_entry
+from memalpha.memory.schema import ARCHIVE
+from memalpha.retrieval.archive import only_asks
+from memalpha.types import Entry
 
 if TYPE_CHECKING:
     from memalpha.store.journal import Namespace
-    from memalpha.types import Change, Entry
+    from memalpha.types import Change
     from memalpha.use.agent import MemoryAgent, Reply
     from memalpha.use.passages import Passage
 
@@ -168,15 +171,18 @@ class Conversation:
         self.last = reply = self.agent.ask(message, namespace=self.namespace)
         if "?" in message:
             self._tell(reply)
+        silent = isinstance(self.agent.generator.generator, SilentGenerator)
+        if silent and only_asks(Entry("", ARCHIVE.name, message)):
+            return  # it states nothing that could be found
         changes = self._add(message)
-        if isinstance(self.agent.generator.generator, SilentGenerator):
-            if "?" not in message:
-                out("  kept as it was said")
+        if silent:
+            out("  kept as it was said")
             return
         # of a statement, a small reader may repeat a word as its answer, or say what the statement
         # has just corrected
         corrects = any(change.before is not None for change in changes)
-        if "?" not in message and not corrects and (reply.source is not None or not changes):
+        answers = reply.by_reader and (reply.source is not None or not changes)
+        if "?" not in message and not corrects and answers:
             self._tell(reply)
 
     def _add(self, message: str) -> list[Change]:
@@ -238,7 +244,10 @@ class Conversation:
     def _command(self, name: str, *words: str) -> None:
         match name:
             case "/memory":
-                self._show(self.agent.memory(self.namespace))
+                entries, lines = self.agent.counted(self.namespace)
+                if entries:
+                    self._show(entries)
+                out(f"  {len(entries)} entries; {lines} lines are kept as they were said")
             case "/why":
                 if self.last is None:
                     raise InputError("nothing was answered yet", expected="a message first")

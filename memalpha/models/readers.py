@@ -108,7 +108,7 @@ def _answering(
         first_bias=unknown_bias(adapter, tokenizer),
         opening=reader_opening(tokenizer),
     )
-    sure = _recorded(adapter, "sure")
+    sure = _number_of(adapter, "sure")
     return AnsweringModel(generator, tokenizer, _MOST_TOKENS, sure=sure, **more)
 
 
@@ -117,11 +117,11 @@ def unknown_bias(adapter: str | Path, tokenizer: PreTrainedTokenizerBase) -> dic
 
     {} if its record says nothing; InputError if that is no number.
     """
-    bias = _recorded(adapter, "unknown_bias")
+    bias = _number_of(adapter, "unknown_bias")
     return {tokenizer.encode(UNKNOWN, add_special_tokens=False)[0]: bias} if bias else {}
 
 
-def _recorded(adapter: str | Path, name: str) -> float | None:
+def _number_of(adapter: str | Path, name: str) -> float | None:
     """A number of an adapter's record, None if it has none; InputError if it is something else."""
     value = adapter_record(Path(adapter)).get(name)
     if value is not None and not isinstance(value, int | float):

@@ -24,7 +24,14 @@ from numpy.typing import NDArray
 from memalpha.errors import InputError
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval import RetrievalConfig
-from memalpha.retrieval.archive import NEAR, by_assistant, line_after, losses, newer_versions, only_asks
+from memalpha.retrieval.archive import (
+    NEAR,
+    by_assistant,
+    line_after,
+    losses,
+    newer_versions,
+    only_asks,
+)
 from memalpha.retrieval.lexical import word_cosines
 from memalpha.types import Entry, Hit
 

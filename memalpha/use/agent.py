@@ -140,7 +140,7 @@ class Reply:
     searches: tuple[str, ...] = ()  # what a reader that searches searched for, too
     # what was said that fits, best first; if the answer is unknown, what comes nearest
     passages: tuple[Passage, ...] = ()
-    by_reader: bool = False  # whether ``text`` is what a reader says, and not what was said
+    by_reader: bool = True  # whether ``text`` is what a reader says, and not what was said
     # how probable a local model finds its own answer, in [0, 1], also of one that is not given,
     # since it is too low; None: there is no such model, or it has no answer
     probability: float | None = None
@@ -166,6 +166,14 @@ class Reply:
         passages = [render_entry(entry) for entry in self.read]
         shared = [len(words.intersection(tokenize(passage))) for passage in passages]
         return self.read[shared.index(max(shared))] if any(shared) else None
+
+
+def _says_all(answer: str, entries: Sequence[Entry]) -> bool:
+    """Whether one of the entries has all words of an answer. Their dates do not count: when a thing
+    was said is seldom when it was.
+    """
+    words = set(tokenize(answer))
+    return any(words <= set(tokenize(entry.content)) for entry in entries)
 
 
 @contextmanager
@@ -517,7 +525,7 @@ class MemoryAgent(MemoryStore):
         request = ReadRequest(Question(question), retrieved.passages, search)
         positions = self.reader.fitting(request)
         if not positions:
-            return Reply(UNKNOWN, retrieved.hits, (), passages=passages)
+            return Reply(UNKNOWN, retrieved.hits, (), (), passages, by_reader=False)
         answer_all = partial(answer_and_weigh, self.reader)
         if isinstance(self.reader, ModelReader):
             # a reader on the policy's model takes turns with it
@@ -530,17 +538,17 @@ class MemoryAgent(MemoryStore):
         entries = tuple(retrieved.entries[position] for position in positions)
         if outcome.read is not None:
             entries = tuple(entry_of[passage] for passage in outcome.read)
+        blocks = len(retrieved.entries) - len(retrieved.hits)
+        near = is_known(self.step.config, retrieved.hits) or min(positions) < blocks
         text = outcome.text
         by_reader = outcome.passages is None
+        said: Sequence[Entry] = entries
         if isinstance(self.reader, ModelReader) and weight is not None:
-            by_reader = weight >= self.reader.sure
+            by_reader = near and weight >= self.reader.sure and _says_all(text, entries)
+            said = [passage.entry for passage in passages]
         if not by_reader:
-            found = [*entries] if outcome.passages is not None else [p.entry for p in passages]
-            near = is_known(self.step.config, retrieved.hits) or len(entries) > len(retrieved.hits)
-            text = "\n".join(map(render_entry, found)) if near else UNKNOWN
-        return Reply(
-            text, retrieved.hits, entries, outcome.searches, passages, by_reader, weight
-        )
+            text = "\n".join(map(render_entry, said)) if near else UNKNOWN
+        return Reply(text, retrieved.hits, entries, outcome.searches, passages, by_reader, weight)
 
     def _passages(
         self, whose: Namespace, question: str, retrieved: Retrieval

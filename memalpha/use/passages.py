@@ -25,7 +25,7 @@ from memalpha.units import sentences
 
 SHOWN = 3  # passages of an answer
 FOUND = 10  # entries and lines, each, that they are made of, at least
-SHORT = 240  # characters of a turn that is shown with the turns around it
+_SHORT = 240  # characters of a turn that is shown with the turns around it
 _LONGEST = 600  # characters of a passage,
 _CONTEXT = 300  # and of a turn before or after it, unless one line has more
 _AROUND = 16  # operations before and after a line among which its neighbours are looked for
@@ -109,7 +109,7 @@ class _Turns:
         found = self._found
         turn = self._turn_of(found)
         text, fits = self._whole(turn, question)
-        is_short = len(text) <= SHORT and found.section == ARCHIVE.name
+        is_short = len(text) <= _SHORT and found.section == ARCHIVE.name
         asks = only_asks(replace(found, content=text))
         event = self._events.get(found.updated)
         return Passage(
@@ -160,8 +160,8 @@ class _Turns:
         cut = kept[0] > 0, kept[-1] + 1 < len(turn)
         turn[:] = turn[kept[0] : kept[-1] + 1]
         self._shown.update(line.id for line in turn)
-        text = _joined(turn)
-        head = _joined(turn[: place - kept[0]])
+        text = _text_of(turn)
+        head = _text_of(turn[: place - kept[0]])
         fits = _fitting(self._found, question)
         start = text.find(fits, len(head))
         span = Span(start, start + len(fits)) if start >= 0 else Span(0, len(text))
@@ -172,18 +172,19 @@ class _Turns:
         """The turn before or after a line, from its near end, of the same conversation."""
         near = (n for n in self._numbers if (n < line.created if back else n > line.created))
         numbers = sorted(near, reverse=back)
-        other = next((self._lines[n] for n in numbers if self._together(self._lines[n], line)), None)
-        if other is None:
+        others = (self._lines[number] for number in numbers)
+        neighbour = next((other for other in others if self._together(other, line)), None)
+        if neighbour is None:
             return ""
-        turn = self._turn_of(other)
+        turn = self._turn_of(neighbour)
         if back:
             turn.reverse()
         kept = list(_within(turn, _CONTEXT))
         self._shown.update(line.id for line in kept)
         more = len(kept) < len(turn)
         if back:
-            return "… " * more + _joined(kept[::-1])
-        return _joined(kept) + " …" * more
+            return "… " * more + _text_of(kept[::-1])
+        return _text_of(kept) + " …" * more
 
     def _together(self, line: Entry, other: Entry) -> bool:
         """Whether two lines are of one conversation."""
@@ -204,12 +205,12 @@ def _within(turn: Iterable[Entry], room: int) -> Iterator[Entry]:
         yield line
 
 
-def _joined(turn: Sequence[Entry]) -> str:
+def _text_of(turn: Sequence[Entry]) -> str:
     """The text of lines of one speaker, whose label stands once."""
     text = ""
     for line in turn:
         said = split_speaker(line.content)[1] if text else line.content
-        gap = "\n" if "\n" in said or "\n" in text[-SHORT:] else " "
+        gap = "\n" if "\n" in said or "\n" in text[-_SHORT:] else " "
         text += gap * bool(text) + said
     return text
 
