@@ -30,7 +30,7 @@ _LONGEST = 600  # characters of a passage,
 _CONTEXT = 300  # and of a turn before or after it, unless one line has more
 _AROUND = 16  # operations before and after a line among which its neighbours are looked for
 # the least score of the best hit of a question that the memory answers, by the embedder of a hybrid
-# search; measured by scripts/benchmarks/unknown.py, as docs/evaluation.md tells. Scores of other
+# search; measured by scripts/measure_unknown.py, as docs/evaluation.md tells. Scores of other
 # searches tell nothing: there the memory does not know what nothing is found for.
 LEAST_SCORE = {"minilm": 0.34}
 
@@ -73,11 +73,13 @@ def find_turns(
     hits: Sequence[Hit],
     events_of: EventsOf,
 ) -> tuple[Passage, ...]:
-    """Return the best ``SHOWN`` passages of what was found, best first; no line stands in two."""
-    newer = retriever.newer_of(hits) if isinstance(retriever, RankedSearch) else {}
+    """Return the best ``SHOWN`` passages of what was found, best first, a newer statement right
+    behind the older one; no line stands in two.
+    """
+    newer = _newer_of(retriever, question, hits)
     passages: list[Passage] = []
     shown: set[str] = set()
-    for hit in hits:
+    for hit in _with_newer(hits, newer):
         said = [passage.entry.content for passage in passages]
         if len(passages) == SHOWN:
             break
@@ -86,6 +88,29 @@ def find_turns(
         passage = _Turns(memory, hit.entry, events_of, shown).passage(question, hit.score)
         passages.append(replace(passage, newer=newer.get(hit.entry.id)))
     return tuple(passages)
+
+
+def _newer_of(retriever: Retriever, question: str, hits: Sequence[Hit]) -> dict[str, Entry]:
+    """What is newer than each hit that has a newer one, by id. Lines are compared by the sentences
+    that fit the question: what else is said beside them hides that two resemble each other.
+    """
+    if not isinstance(retriever, RankedSearch):
+        return {}
+    entries = {hit.entry.id: hit.entry for hit in hits}
+    found = retriever.newer_of([Hit(_sentence_of(hit.entry, question), hit.score) for hit in hits])
+    return {key: entries[entry.id] for key, entry in found.items()}
+
+
+def _with_newer(hits: Sequence[Hit], newer: Mapping[str, Entry]) -> list[Hit]:
+    """The hits, best first, each with its newer one right behind it, unless that is before it."""
+    by_id = {hit.entry.id: hit for hit in hits}
+    ordered: dict[str, Hit] = {}
+    for hit in hits:
+        ordered.setdefault(hit.entry.id, hit)
+        if hit.entry.id in newer:
+            other = by_id[newer[hit.entry.id].id]
+            ordered.setdefault(other.entry.id, other)
+    return list(ordered.values())
 
 
 class _Turns:
@@ -213,6 +238,15 @@ def _text_of(turn: Sequence[Entry]) -> str:
         gap = "\n" if "\n" in said or "\n" in text[-_SHORT:] else " "
         text += gap * bool(text) + said
     return text
+
+
+def _sentence_of(entry: Entry, question: str) -> Entry:
+    """A line with its sentence that fits a question alone; another entry as it is."""
+    if entry.section != ARCHIVE.name:
+        return entry
+    speaker = speaker_of(entry.content)
+    label = f"{speaker}: " if speaker else ""
+    return replace(entry, content=label + _fitting(entry, question))
 
 
 def _fitting(line: Entry, question: str) -> str:
