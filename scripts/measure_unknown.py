@@ -6,7 +6,7 @@ questions that it does not.
 LOCOMO.json has two dialogues or more in LoCoMo's form. Four kinds of questions: ``answered`` (of
 categories 1 to 4), ``adversarial`` (category 5: true of the other speaker), ``other`` (those of one
 dialogue, asked of the memory of the next one) and ``renamed`` (the same, with the names of its
-speakers). For each least score of the best hit the table says which share of each kind is known.
+speakers). For each least nearness of the best hit the table says which share of each kind is known.
 With a reader also: for each least probability of its answer, how many of the answers that it gives
 are right (F1 of at least .5) and wrong.
 """
@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 from memalpha.cli import run
 from memalpha.qa.metrics import word_f1, words
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.passages import FOUND
+from memalpha.use.passages import FOUND, nearness
 
 KINDS = ("answered", "other", "renamed", "adversarial")
-SCORES = [place / 100 for place in range(24, 50, 2)]
+NEARNESS = [place / 100 for place in range(24, 54, 3)]
 PROBABILITIES = (0.0, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95)
 RIGHT = 0.5  # least F1 of a right answer
 ADVERSARIAL = 5
@@ -75,20 +75,21 @@ def main() -> None:
             file.write_text(json.dumps([dialogue]), encoding="utf-8")
             run(["import", str(file), "--store", store, "--user", str(place)])
         with MemoryAgent.without_model(store=store) as agent:
-            show_scores(agent, asked)
+            show_nearness(agent, asked)
         if options.agent:
             with MemoryAgent.load(options.agent, store=store, reader=options.reader) as agent:
                 show_answers(agent, asked)
 
 
-def show_scores(agent: MemoryAgent, asked: list[Asked]) -> None:
-    """Print the share of each kind of questions that is known, by the least score."""
+def show_nearness(agent: MemoryAgent, asked: list[Asked]) -> None:
+    """Print the share of each kind of questions that is known, by the least nearness."""
     best = defaultdict(list)
     for each in asked:
-        hits = agent.search(each.text, FOUND, namespace=each.user)
-        best[each.kind].append(hits[0].score if hits else float("-inf"))
-    print("least score", *(f"{kind} ({len(best[kind])})" for kind in KINDS), sep="\t")
-    for least in SCORES:
+        with agent.searching(each.user) as (_, retriever):
+            hits = retriever.search(each.text, FOUND)
+            best[each.kind].append(nearness(retriever, each.text, hits))
+    print("least nearness", *(f"{kind} ({len(best[kind])})" for kind in KINDS), sep="\t")
+    for least in NEARNESS:
         shares = [sum(s >= least for s in best[k]) / max(1, len(best[k])) for k in KINDS]
         print(f"{least:.2f}", *(f"{share:.3f}" for share in shares), sep="\t")
 

@@ -74,7 +74,7 @@ MANY = 100  # entries that are looked through for those of a time
 GREEDY = Sampling(max_new_tokens=128)
 Probabilities = Callable[[list[list[Message]], list[str]], list[float]]
 """How probable the answer to each chat is, in [0, 1]."""
-SURE = 0.85  # how probable a local model must find its own answer, where its record says nothing
+SURE = 0.9  # how probable a local model must find its own answer, where its record says nothing
 
 
 def within_budget(

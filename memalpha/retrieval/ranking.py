@@ -103,6 +103,9 @@ class MeaningSide(Protocol):
     def cosines(self, entries: Sequence[Entry]) -> NDArray[np.float32]:
         """Return the cosines of entries with each other, shape (entries, entries)."""
 
+    def nearness(self, query: str, texts: Sequence[str]) -> list[float]:
+        """Return the cosine of each text, which need not be of the memory, with ``query``."""
+
     def rank_sections(self, query: str) -> dict[str, float]:
         """Return the cosine of each list section with ``query``: that of the nearer of two
         vectors, of name and description, and of the mean of its entries.
@@ -242,6 +245,10 @@ class RankedSearch(ABC):
         if self.meaning is not None:
             return self.meaning.cosines(entries)
         return word_cosines([entry.content for entry in entries])
+
+    def nearness(self, query: str, texts: Sequence[str]) -> list[float]:
+        """Return the cosine of each text with a query; none if the search has no meaning."""
+        return [] if self.meaning is None else self.meaning.nearness(query, texts)
 
     def newer_of(self, hits: Sequence[Hit]) -> dict[str, Entry]:
         """Return the best newer statement of each that has one among what was found, by id; it fits

@@ -72,7 +72,7 @@ from memalpha.types import (
 )
 from memalpha.units import cut_text
 from memalpha.use.guards import Guards
-from memalpha.use.passages import FOUND, Passage, find_turns, is_known
+from memalpha.use.passages import FOUND, Passage, find_turns, is_known, nearness
 from memalpha.use.store import MemoryStore, need_text
 
 Keeper = Callable[[DurableMemory, Memory, int, Origin, Sequence[Change]], None]
@@ -521,7 +521,7 @@ class MemoryAgent(MemoryStore):
 
         with self.searching(whose):  # one state of the memory
             retrieved = find(question)
-            passages = self._passages(whose, question, retrieved)
+            passages, known = self._passages(whose, question, retrieved)
         request = ReadRequest(Question(question), retrieved.passages, search)
         positions = self.reader.fitting(request)
         if not positions:
@@ -539,29 +539,32 @@ class MemoryAgent(MemoryStore):
         if outcome.read is not None:
             entries = tuple(entry_of[passage] for passage in outcome.read)
         blocks = len(retrieved.entries) - len(retrieved.hits)
-        near = is_known(self.step.config, retrieved.hits) or min(positions) < blocks
+        known = known or min(positions) < blocks
         text = outcome.text
         by_reader = outcome.passages is None
         said: Sequence[Entry] = entries
         if isinstance(self.reader, ModelReader) and weight is not None:
-            by_reader = near and weight >= self.reader.sure and _says_all(text, entries)
+            by_reader = known and weight >= self.reader.sure and _says_all(text, entries)
             said = [passage.entry for passage in passages]
         if not by_reader:
-            text = "\n".join(map(render_entry, said)) if near else UNKNOWN
+            text = "\n".join(map(render_entry, said)) if known else UNKNOWN
         return Reply(text, retrieved.hits, entries, outcome.searches, passages, by_reader, weight)
 
     def _passages(
         self, whose: Namespace, question: str, retrieved: Retrieval
-    ) -> tuple[Passage, ...]:
-        """What was said that fits a question; written blocks stand behind what was found."""
+    ) -> tuple[tuple[Passage, ...], bool]:
+        """What was said that fits a question, and whether it is near enough to be its answer;
+        written blocks stand behind what was found.
+        """
         with self.searching(whose) as (memory, retriever):
             hits = list(retrieved.hits)
             blocks = retrieved.entries[: len(retrieved.entries) - len(hits)]
             if self.retrieve_k < FOUND:
                 hits = retriever.search(question, FOUND)
+            known = is_known(self.step.config, nearness(retriever, question, hits))
             hits += [Hit(block, 0.0) for block in blocks]
             events_of = partial(self.events_at, namespace=whose)
-            return find_turns(memory, retriever, question, hits, events_of)
+            return find_turns(memory, retriever, question, hits, events_of), known
 
     def search(
         self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None

@@ -9,6 +9,7 @@ days: an import names each message ``PROGRAM/CONVERSATION/MESSAGE``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,10 +30,10 @@ _SHORT = 240  # characters of a turn that is shown with the turns around it
 _LONGEST = 600  # characters of a passage,
 _CONTEXT = 300  # and of a turn before or after it, unless one line has more
 _AROUND = 16  # operations before and after a line among which its neighbours are looked for
-# the least score of the best hit of a question that the memory answers, by the embedder of a hybrid
-# search; measured by scripts/measure_unknown.py, as docs/evaluation.md tells. Scores of other
-# searches tell nothing: there the memory does not know what nothing is found for.
-LEAST_SCORE = {"minilm": 0.34}
+# the least nearness of the best hit of a question that the memory answers, by embedder; measured by
+# scripts/measure_unknown.py, as docs/evaluation.md tells. Of other searches nothing was measured:
+# there the memory does not know what nothing is found for.
+LEAST_NEARNESS = {"minilm": 0.36}
 
 EventsOf = Callable[[Sequence[int]], Mapping[int, Event]]
 """Returns events by their numbers."""
@@ -60,10 +61,22 @@ class Passage:
     newer: Entry | None = None
 
 
-def is_known(config: RetrievalConfig, hits: Sequence[Hit]) -> bool:
-    """Whether what was found, best first, is near enough to the question to hold its answer."""
-    embedder = config.embedder if config.retrieval == "hybrid" else ""
-    return bool(hits) and hits[0].score >= LEAST_SCORE.get(embedder, float("-inf"))
+def nearness(retriever: Retriever, question: str, hits: Sequence[Hit]) -> float:
+    """Return how near the best of what was found is to the question: the cosine of the entry, or of
+    its sentence that fits, whichever is greater. -inf if nothing is found; inf, which is near
+    enough for everything, if the search has no meaning.
+    """
+    if not hits:
+        return -math.inf
+    best = hits[0].entry
+    texts = list(dict.fromkeys((best.content, _fitting(best, question))))
+    cosines = retriever.nearness(question, texts) if isinstance(retriever, RankedSearch) else []
+    return max(cosines, default=math.inf)
+
+
+def is_known(config: RetrievalConfig, near: float) -> bool:
+    """Whether the ``nearness`` of what was found says that it may hold the answer."""
+    return near >= LEAST_NEARNESS.get(config.embedder, -math.inf) and near > -math.inf
 
 
 def find_turns(

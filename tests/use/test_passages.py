@@ -2,15 +2,16 @@
 sure of."""
 
 import json
+import math
 
 import pytest
 
 from memalpha.cli import run
 from memalpha.qa.readers import ModelReader
 from memalpha.retrieval import RetrievalConfig
-from memalpha.types import Entry, Hit
+from memalpha.retrieval.embedders import make_embedder
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.passages import LEAST_SCORE, is_known
+from memalpha.use.passages import LEAST_NEARNESS, is_known, nearness
 
 LONG = (
     "I have thought about the garden all week. The beans went in on Monday, in two rows by the wall."
@@ -127,22 +128,37 @@ def test_a_long_paste_is_cut_around_what_was_found():
 
 
 @pytest.mark.parametrize(
-    "mode, embedder, score, known",
+    "embedder, near, known",
     [
-        ("hybrid", "minilm", LEAST_SCORE["minilm"], True),
-        ("hybrid", "minilm", LEAST_SCORE["minilm"] - 1e-6, False),
-        ("lexical", "minilm", 0.0, True),
-        ("hybrid", "another", 0.0, True),
+        ("minilm", LEAST_NEARNESS["minilm"], True),
+        ("minilm", LEAST_NEARNESS["minilm"] - 1e-6, False),
+        ("minilm", math.inf, True),  # of a search by words alone
+        ("another", 0.0, True),
+        ("another", -math.inf, False),  # nothing was found
     ],
 )
-def test_what_is_far_from_the_question_is_not_known(mode, embedder, score, known):
-    config = RetrievalConfig(retrieval=mode, embedder=embedder)
-    assert is_known(config, [Hit(Entry("1", "facts", "x"), score)]) is known
-    assert not is_known(config, [])
+def test_what_is_far_from_the_question_is_not_known(embedder, near, known):
+    assert is_known(RetrievalConfig(embedder=embedder), near) is known
+
+
+def test_nearness_is_the_cosine_of_the_line_or_of_its_sentence():
+    embedder = make_embedder("hashing")
+    lines = ["User: Rain all day. I live in Oslo.", "User: Tea is good."]
+    with MemoryAgent.without_model(retrieval="hybrid", embedder="hashing") as agent:
+        agent.add(lines[0])
+        agent.add(lines[1])
+        with agent.searching() as (_, retriever):
+            hits = retriever.search("Oslo, I live in", 5)
+            near = nearness(retriever, "Oslo, I live in", hits)
+            assert nearness(retriever, "Oslo", []) == -math.inf
+    assert hits[0].entry.content == lines[0]
+    query = embedder.embed(["Oslo, I live in"])[0]
+    whole, sentence = embedder.embed([lines[0], "I live in Oslo."]) @ query
+    assert near == pytest.approx(max(whole, sentence)) and sentence > whole
 
 
 def test_what_comes_nearest_is_shown_as_such(store, capsys, monkeypatch):
-    monkeypatch.setattr("memalpha.use.agent.is_known", lambda config, hits: False)
+    monkeypatch.setattr("memalpha.use.agent.is_known", lambda *_: False)
     options = ["--store", store, "--user", "me", "--retrieval", "lexical"]
     assert run(["ask", "Where do I live?", *options]) == 0
     told = capsys.readouterr().out.splitlines()
