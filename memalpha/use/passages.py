@@ -139,7 +139,8 @@ class _Turns:
             there = memory.several(f"{LINE_ID}{number}" for number in numbers)
             self._lines.update((line.created, line) for line in there)
         self._numbers = sorted(self._lines)
-        self._events = events_of([line.updated for line in self._lines.values()])
+        self._events_of = events_of
+        self._sources: dict[str, str] = {}
         self._shown = shown  # ids of lines that stand in a passage
 
     def passage(self, question: str, score: float) -> Passage:
@@ -149,7 +150,7 @@ class _Turns:
         text, fits = self._whole(turn, question)
         is_short = len(text) <= _SHORT and found.section == ARCHIVE.name
         asks = only_asks(replace(found, content=text))
-        event = self._events.get(found.updated)
+        event = self._events_of([found.updated]).get(found.updated)
         return Passage(
             found,
             score,
@@ -163,8 +164,10 @@ class _Turns:
         )
 
     def _source(self, line: Entry) -> str:
-        event = self._events.get(line.updated)
-        return event.origin.source if event and event.origin else ""
+        if line.id not in self._sources:
+            event = self._events_of([line.updated]).get(line.updated)
+            self._sources[line.id] = event.origin.source if event and event.origin else ""
+        return self._sources[line.id]
 
     def _turn_of(self, line: Entry) -> list[Entry]:
         """The lines of a turn, in order; those of a speaker that stand in a row in one text."""

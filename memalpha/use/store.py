@@ -31,7 +31,7 @@ from memalpha.store.durable import DurableMemory
 from memalpha.store.history import events_of, shape
 from memalpha.store.index import IndexProgress, StoredSearch
 from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt
-from memalpha.store.records import Head, Registration
+from memalpha.store.records import Head, Record, Registration
 from memalpha.text.quoting import is_text
 from memalpha.types import Change, Entry, Hit, Retriever, TokenCounter
 
@@ -179,15 +179,19 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
             registered = self.journal.registered.get(self.namespace(namespace))
             if registered is None:
                 return {}
-            records = self.journal.database.some(registered.entry, list(numbers))
+            records: list[Record] = []
+            for number in sorted(set(numbers)):
+                if not records or number > records[-1].seq:  # a record may hold several lines
+                    records += self.journal.database.rows(registered.entry, number - 1, 1)
         for record in records:
-            problem = log.fault(record, Head(record.seq - 1, record.previous), self.journal.key)
+            problem = log.fault(record, Head(record.first - 1, record.previous), self.journal.key)
             if problem:
                 raise JournalDamagedError(
                     f"{self.journal.database.name}: operation {record.seq} {problem}",
                     fix="bring a backup back",
                 )
-        return {event.seq: replace(event, before=None) for event in events_of(records)}
+        events = (event for event in events_of(records) if event.seq in numbers)
+        return {event.seq: replace(event, before=None) for event in events}
 
     def as_of(
         self, at: int | datetime, *, namespace: Namespace | str | None = None
