@@ -72,7 +72,15 @@ from memalpha.types import (
 )
 from memalpha.units import cut_text
 from memalpha.use.guards import Guards
-from memalpha.use.passages import FOUND, Passage, find_turns, is_known, nearness
+from memalpha.use.passages import (
+    FOUND,
+    Passage,
+    find_turns,
+    is_known,
+    is_outdated,
+    nearness,
+    says_all,
+)
 from memalpha.use.store import MemoryStore, need_text
 
 Keeper = Callable[[DurableMemory, Memory, int, Origin, Sequence[Change]], None]
@@ -166,14 +174,6 @@ class Reply:
         passages = [render_entry(entry) for entry in self.read]
         shared = [len(words.intersection(tokenize(passage))) for passage in passages]
         return self.read[shared.index(max(shared))] if any(shared) else None
-
-
-def _says_all(answer: str, entries: Sequence[Entry]) -> bool:
-    """Whether one of the entries has all words of an answer. Their dates do not count: when a thing
-    was said is seldom when it was.
-    """
-    words = set(tokenize(answer))
-    return any(words <= set(tokenize(entry.content)) for entry in entries)
 
 
 @contextmanager
@@ -544,7 +544,10 @@ class MemoryAgent(MemoryStore):
         by_reader = outcome.passages is None
         said: Sequence[Entry] = entries
         if isinstance(self.reader, ModelReader) and weight is not None:
-            by_reader = known and weight >= self.reader.sure and _says_all(text, entries)
+            # dates do not count: when a thing was said is seldom when it was
+            said_so = says_all(text, [entry.content for entry in entries])
+            said_so = said_so and not is_outdated(text, passages)
+            by_reader = known and said_so and weight >= self.reader.sure
             said = [passage.entry for passage in passages]
         if not by_reader:
             text = "\n".join(map(render_entry, said)) if known else UNKNOWN

@@ -17,7 +17,7 @@ from memalpha.memory.memory import LINE_ID
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval import RetrievalConfig
 from memalpha.retrieval.archive import only_asks
-from memalpha.retrieval.lexical import word_cosines
+from memalpha.retrieval.lexical import tokenize, word_cosines
 from memalpha.retrieval.ranking import RankedSearch, ReadableMemory
 from memalpha.speakers import speaker_of, split_speaker
 from memalpha.store.journal import Event
@@ -77,6 +77,20 @@ def nearness(retriever: Retriever, question: str, hits: Sequence[Hit]) -> float:
 def is_known(config: RetrievalConfig, near: float) -> bool:
     """Whether the ``nearness`` of what was found says that it may hold the answer."""
     return near >= LEAST_NEARNESS.get(config.embedder, -math.inf) and near > -math.inf
+
+
+def says_all(answer: str, texts: Iterable[str]) -> bool:
+    """Whether one of the texts has all words of an answer."""
+    words = set(tokenize(answer))
+    return any(words <= set(tokenize(text)) for text in texts)
+
+
+def is_outdated(answer: str, passages: Iterable[Passage]) -> bool:
+    """Whether each passage that says an answer has a newer one, which does not say it."""
+    saying = [passage for passage in passages if says_all(answer, [passage.text])]
+    newer = [passage.newer for passage in saying if passage.newer is not None]
+    is_newer = 0 < len(saying) == len(newer)
+    return is_newer and not says_all(answer, [entry.content for entry in newer])
 
 
 def find_turns(
