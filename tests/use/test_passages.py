@@ -10,8 +10,9 @@ from memalpha.cli import run
 from memalpha.qa.readers import ModelReader
 from memalpha.retrieval import RetrievalConfig
 from memalpha.retrieval.embedders import make_embedder
+from memalpha.types import Entry, Span
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.passages import LEAST_NEARNESS, is_known, nearness
+from memalpha.use.passages import LEAST_NEARNESS, Passage, is_known, is_outdated, nearness
 
 LONG = (
     "I have thought about the garden all week. The beans went in on Monday, in two rows by the wall."
@@ -224,3 +225,21 @@ def test_a_person_reads_it_in_one_look(store, capsys, monkeypatch):
     first = told["passages"][0]
     assert set(first) == set("entry score text fits before after time source chunk newer".split())
     assert first["source"] == "messages/garden/garden-2" and "Halvard" in first["text"]
+
+
+@pytest.mark.parametrize(
+    "answer, newer, outdated",
+    [
+        ("Oslo", ["I live in Rome.", "I live in Rome."], True),
+        ("Oslo", ["I live in Rome.", None], False),  # one that says it has no newer one
+        ("Oslo", ["I left Oslo.", "I live in Rome."], False),  # a newer one says it, too
+        ("Lima", ["I live in Rome.", "I live in Rome."], False),  # no passage says it
+    ],
+)
+def test_an_answer_is_outdated_if_all_that_say_it_are(answer, newer, outdated):
+    def passage(newer):
+        entry = Entry("1", "facts", "I live in Oslo.")
+        later = newer and Entry("2", "facts", newer)
+        return Passage(entry, 1.0, entry.content, Span(0, 15), newer=later)
+
+    assert is_outdated(answer, list(map(passage, newer))) is outdated
