@@ -56,11 +56,11 @@ def ask(context: Context, options: ListOptions = False, as_json: AsJson = False)
     """Answer one question from a memory.
 
     memalpha ask QUESTION [TRAINED] --store STORE --user NAME. Without an agent (TRAINED, or
-    --endpoint URL --model NAME), or where its reader is not sure, the answer is what was said: three
-    passages at most, with their days and sources, what stands around them, and what is newer. If
-    nothing is near enough to the question, the memory does not know, and what comes nearest is shown.
-    --json: answer (null: not known), source, read, searches, known, by_reader, probability, passages
-    (docs/serve.md). All options: --options.
+    --endpoint URL --model NAME), or where its reader is not sure, the answer is what was said:
+    three passages at most, with their days and sources, what stands around them, and what is newer.
+    If nothing is near enough to the question, the memory does not know, and what comes nearest is
+    shown. --json: answer (null: not known), source, read, searches, known, by_reader, probability,
+    passages (docs/serve.md). All options: --options.
     """
     question, *context.args = context.args or [""]
     if not options and (not question or question.startswith("--")):
