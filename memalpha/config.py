@@ -33,6 +33,7 @@ from memalpha.errors import InputError
 from memalpha.files import load_yaml
 from memalpha.types import JsonObject
 
+_LIKE = 0.65  # least likeness of two names, in [0, 1], of which one may be meant
 _T = TypeVar("_T")
 _CHECKS = ConfigDict(coerce_numbers_to_str=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
@@ -245,20 +246,27 @@ def read_yaml(path: Path) -> JsonObject:
 
 def check_name(name: str, groups: Sequence[type], what: str, listed: str = "") -> None:
     """Raise InputError if no group has an option of this name; it says which are most like it (or
-    like a word of it, or its initials: ``lr``), three of them if all are ``listed`` elsewhere.
+    like a word of it, or its initials: ``lr``). If all are ``listed`` elsewhere, these are three at
+    most, and none that is like it by chance. What others call ``top_k`` is ``retrieve_k`` here.
     """
 
     def likeness(option: str) -> float:
         words = option.split("_")
-        forms = (option, "".join(word[:1] for word in words), *words)
+        forms = [option, "".join(word[:1] for word in words), *words]
+        forms += ["topk", "top_k"] * (words[-1] == "k")
         return max(SequenceMatcher(None, name.lower(), form).ratio() for form in forms)
 
     known = list(dict.fromkeys(option for group in groups for option in names(group)))
     if name not in known:
-        near = ", ".join(nlargest(3 if listed else len(known), known, key=likeness))
+        if listed:
+            near = [
+                option for option in nlargest(3, known, key=likeness) if likeness(option) > _LIKE
+            ]
+        else:
+            near = nlargest(len(known), known, key=likeness)
         raise InputError(
             f"{what} has no option {name!r}",
-            expected=f"perhaps {near}" if known else "no options",
+            expected=f"perhaps {', '.join(near)}" if near else "" if known else "no options",
             fix=listed,
         )
 

@@ -86,7 +86,7 @@ def run(arguments: list[str]) -> int:
     except TyperException as error:
         message = error.format_message()
         verb = words[0] if words and "No such command" not in message else "VERB"
-        complain(f"{message}; see memalpha {verb} --help")
+        complain(f"{message.rstrip('.')}; see memalpha {verb} --help")
         return 2
     except (TrainingStopped, ImportStopped) as stop:
         complain(str(stop))

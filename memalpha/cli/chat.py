@@ -11,12 +11,13 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from rich.text import Text
 from typer import Context
 
 from memalpha.cli.console import (
@@ -33,14 +34,21 @@ from memalpha.conversation.messages import USER, Utterance
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.serving import SilentGenerator
 from memalpha.memory.memory import render_entry
+from memalpha.memory.schema import ARCHIVE
+from memalpha.retrieval.archive import only_asks
+from memalpha.types import Entry
 
 if TYPE_CHECKING:
     from memalpha.store.journal import Namespace
-    from memalpha.types import Change, Entry
+    from memalpha.types import Change
     from memalpha.use.agent import MemoryAgent, Reply
+    from memalpha.use.passages import Passage
 
 # a line of JSON: brackets alone, a list or object that begins, a quoted name or text in one
 _JSON = re.compile(r'[\[\]{}]+,?$|[\[{]+\s*"|"[^"]*"\s*(?::|,$)')
+_DIGEST = re.compile(r"[0-9a-f]{64}$")  # of a text to which its reader gave no name
+_SHORT = 240  # characters of a passage that is shown whole
+_AROUND = 160  # characters that are shown of what stands before or after a passage
 COMMANDS = "/memory, /why, /undo [NUMBER], /forget ENTRY... yes, /quit"
 
 
@@ -48,7 +56,11 @@ def ask(context: Context, options: ListOptions = False, as_json: AsJson = False)
     """Answer one question from a memory.
 
     memalpha ask QUESTION [TRAINED] --store STORE --user NAME. Without an agent (TRAINED, or
-    --endpoint URL --model NAME) the answer is what was found. All options: --options.
+    --endpoint URL --model NAME), or where its reader is not sure, the answer is what was said:
+    three passages at most, with their days and sources, what stands around them, and what is newer.
+    If nothing is near enough to the question, the memory does not know, and what comes nearest is
+    shown. --json: answer (null: not known), source, read, searches, known, by_reader, probability,
+    passages (docs/serve.md). All options: --options.
     """
     question, *context.args = context.args or [""]
     if not options and (not question or question.startswith("--")):
@@ -138,12 +150,13 @@ class Conversation:
         """Answer a question, and learn nothing from it."""
         self.last = self.agent.ask(question, namespace=self.namespace)
         self._tell(self.last, "what was read:")
-        if self.last.known and self.last.source is None:
+        if self.last.by_reader and self.last.known and self.last.source is None:
             self._show(self.last.read)
 
     def answer_as_json(self, question: str) -> None:
         """Answer a question with a JSON object: the answer (null: not known), the entry or line
-        that says it (null: none does), the passages that were read, and what was searched for.
+        that says it (null: none does), what was read, what was searched for, and of ``Reply``
+        whether a reader gives the answer, its probability, and the passages.
         """
         reply = self.agent.ask(question, namespace=self.namespace)
         told = {
@@ -151,6 +164,10 @@ class Conversation:
             "source": reply.source and asdict(reply.source),
             "read": [asdict(entry) for entry in reply.read],
             "searches": list(reply.searches),
+            "known": reply.known,
+            "by_reader": reply.by_reader,
+            "probability": reply.probability,
+            "passages": [asdict(passage) for passage in reply.passages],
         }
         out(json.dumps(told))
 
@@ -158,15 +175,18 @@ class Conversation:
         self.last = reply = self.agent.ask(message, namespace=self.namespace)
         if "?" in message:
             self._tell(reply)
+        silent = isinstance(self.agent.generator.generator, SilentGenerator)
+        if silent and only_asks(Entry("", ARCHIVE.name, message)):
+            return  # it states nothing that could be found
         changes = self._add(message)
-        if isinstance(self.agent.generator.generator, SilentGenerator):
-            if "?" not in message:
-                out("  kept as it was said")
+        if silent:
+            out("  kept as it was said")
             return
         # of a statement, a small reader may repeat a word as its answer, or say what the statement
         # has just corrected
         corrects = any(change.before is not None for change in changes)
-        if "?" not in message and not corrects and (reply.source is not None or not changes):
+        answers = reply.by_reader and (reply.source is not None or not changes)
+        if "?" not in message and not corrects and answers:
             self._tell(reply)
 
     def _add(self, message: str) -> list[Change]:
@@ -191,13 +211,21 @@ class Conversation:
         return changes
 
     def _tell(self, reply: Reply, hint: str = "/why shows what was read") -> None:
-        out(reply.text if reply.known else "I do not know.")
+        answered = reply.known and reply.by_reader
+        if answered:
+            out(reply.text)
+        elif not reply.known:
+            nearest = " What comes nearest:" if reply.passages else ""
+            out(f"I do not know.{nearest}")
+        elif reply.probability is not None:
+            out("The reader is not sure enough to answer. This was said:")
         for words in reply.searches:
             out(printable(f"  searched for: {words}"))
-        if reply.source is None:
-            if reply.known:
-                out(f"  from no passage in these words: {hint}")
-        elif render_entry(reply.source) not in reply.text:
+        if not answered:
+            show_passages(reply.passages)
+        elif reply.source is None:
+            out(f"  from no passage in these words: {hint}")
+        else:
             ((entry, section, time, content, _),) = self._rows([reply.source])
             out(printable(f"  from {section} {entry} [{time}]: {content}"))
 
@@ -205,10 +233,12 @@ class Conversation:
         """Return a row for each entry; its time is the day of its last write where its section
         keeps no times.
         """
-        events = self.agent.history(namespace=self.namespace)
-        written = {event.after.id: str(event.time.date()) for event in events if event.after}
+        entries = list(entries)
+        numbers = [entry.updated for entry in entries]
+        events = self.agent.events_at(numbers, namespace=self.namespace)
+        written = {number: str(event.time.date()) for number, event in events.items()}
         return [
-            (e.id, e.section, e.timestamp or written.get(e.id, ""), e.content, e.updated)
+            (e.id, e.section, e.timestamp or written.get(e.updated, ""), e.content, e.updated)
             for e in entries
         ]
 
@@ -218,7 +248,10 @@ class Conversation:
     def _command(self, name: str, *words: str) -> None:
         match name:
             case "/memory":
-                self._show(self.agent.memory(self.namespace))
+                entries, lines = self.agent.counted(self.namespace)
+                if entries:
+                    self._show(entries)
+                out(f"  {len(entries)} entries; {lines} lines are kept as they were said")
             case "/why":
                 if self.last is None:
                     raise InputError("nothing was answered yet", expected="a message first")
@@ -263,6 +296,40 @@ class Conversation:
                 out(f"  taken back: {_show_change(change)}")
             except MemAlphaError as error:
                 out(f"  not taken back: {error}")
+
+
+def show_passages(passages: Sequence[Passage]) -> None:
+    """Show what was said, best first: day, source and id; the turn, or of a long one the sentence
+    that fits, behind ``>``; what stands around it; and what is newer.
+    """
+    places = {passage.entry.id: place for place, passage in enumerate(passages, 1)}
+    for place, passage in enumerate(passages, 1):
+        source = "" if _DIGEST.search(passage.source) else passage.source
+        about = [passage.time[: len("2024-03-05")] or "without a date", source, passage.entry.id]
+        out(printable(f"{place}. {'  '.join(filter(None, about))}"))
+        start, end = passage.fits if len(passage.text) > _SHORT else (0, len(passage.text))
+        before = f"{passage.before} {passage.text[:start]}"
+        after = f"{passage.text[end:]} {passage.after}"
+        _show_around(before if passage.before else passage.text[:start], back=True)
+        mark = "> "
+        for line in passage.text[start:end].splitlines():
+            console.print(Text(f"   {mark}{printable(line)}", style="bold"))
+            mark = "  "
+        _show_around(after if passage.after else passage.text[end:], back=False)
+        if passage.newer is not None:
+            newer = passage.newer
+            number = places.get(newer.id)
+            told = f"{number}." if number else render_entry(newer)
+            out(printable(f"   newer: {told}"))
+
+
+def _show_around(text: str, *, back: bool) -> None:
+    """Show the near end of what stands before or after a passage, on one line."""
+    text = " ".join(text.split())
+    if len(text) > _AROUND:
+        text = f"… {text[-_AROUND:]}" if back else f"{text[:_AROUND]} …"
+    if text:
+        out(printable(f"     {text}"))
 
 
 def _lines() -> Iterator[str]:

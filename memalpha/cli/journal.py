@@ -47,7 +47,7 @@ def need_store(store: str) -> None:
     if not file.is_file() or not file.stat().st_size:
         raise InputError(
             f"no store at {shown_address(store)!r}",
-            expected="the file of a store, not empty",
+            expected="a file that holds a store; memalpha import, chat and serve make one",
         )
 
 

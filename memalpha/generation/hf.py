@@ -494,7 +494,7 @@ def answer_chats(
 @dataclass(frozen=True)
 class AnsweringModel:
     """Answers chats with the model of a generator, as ``answer_chats``; ``within`` is entered for
-    it. ``own_model``: whether nothing else runs the model.
+    it. ``own_model``: whether nothing else runs the model. ``sure``: as in ``qa.readers``.
     """
 
     generator: HFGenerator
@@ -502,6 +502,7 @@ class AnsweringModel:
     max_new_tokens: int
     within: Callable[[], AbstractContextManager[None]] = nullcontext
     own_model: bool = False
+    sure: float | None = None
 
     def __call__(self, chats: list[list[Message]]) -> list[str]:
         """Return an answer to each chat."""

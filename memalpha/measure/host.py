@@ -164,6 +164,7 @@ class HostedReader(NamedTuple):
     max_new_tokens: int
     own_model: bool = False
     probabilities: None = None
+    sure: None = None
 
     def __call__(self, chats: Sequence[list[Message]]) -> list[str]:
         """Return a reply to each chat."""

@@ -108,7 +108,8 @@ def _answering(
         first_bias=unknown_bias(adapter, tokenizer),
         opening=reader_opening(tokenizer),
     )
-    return AnsweringModel(generator, tokenizer, _MOST_TOKENS, **more)
+    sure = _number_of(adapter, "sure")
+    return AnsweringModel(generator, tokenizer, _MOST_TOKENS, sure=sure, **more)
 
 
 def unknown_bias(adapter: str | Path, tokenizer: PreTrainedTokenizerBase) -> dict[int, float]:
@@ -116,13 +117,19 @@ def unknown_bias(adapter: str | Path, tokenizer: PreTrainedTokenizerBase) -> dic
 
     {} if its record says nothing; InputError if that is no number.
     """
-    bias = adapter_record(Path(adapter)).get("unknown_bias", 0.0)
-    if not isinstance(bias, int | float):
+    bias = _number_of(adapter, "unknown_bias")
+    return {tokenizer.encode(UNKNOWN, add_special_tokens=False)[0]: bias} if bias else {}
+
+
+def _number_of(adapter: str | Path, name: str) -> float | None:
+    """A number of an adapter's record, None if it has none; InputError if it is something else."""
+    value = adapter_record(Path(adapter)).get(name)
+    if value is not None and not isinstance(value, int | float):
         raise InputError(
-            f"unknown_bias of {adapter} is {bias!r}",
+            f"{name} of {adapter} is {value!r}",
             expected="a number, such as -0.5",
         )
-    return {tokenizer.encode(UNKNOWN, add_special_tokens=False)[0]: bias} if bias else {}
+    return value
 
 
 def reader_opening(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

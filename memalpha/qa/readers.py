@@ -74,6 +74,7 @@ MANY = 100  # entries that are looked through for those of a time
 GREEDY = Sampling(max_new_tokens=128)
 Probabilities = Callable[[list[list[Message]], list[str]], list[float]]
 """How probable the answer to each chat is, in [0, 1]."""
+SURE = 0.9  # how probable a local model must find its own answer, where its record says nothing
 
 
 def within_budget(
@@ -160,7 +161,8 @@ class ModelReader(BudgetedReader):
 
     In training it is the base model without adapters. ``own_model``: whether nothing else runs its
     model, so that it may run beside a generator. ``probabilities``: of given answers to chats, for
-    ``grade``.
+    ``grade`` and ``weigh``. ``sure``: how probable an answer must be for use to give it
+    (None: ``SURE``).
     """
 
     def __init__(
@@ -171,11 +173,13 @@ class ModelReader(BudgetedReader):
         *,
         own_model: bool = False,
         probabilities: Probabilities | None = None,
+        sure: float | None = None,
     ) -> None:
         super().__init__(budget_tokens, count_tokens)
         self._generate = generate
         self._probabilities = probabilities
         self.own_model = own_model
+        self.sure = SURE if sure is None else sure
 
     @property
     def grades(self) -> bool:
@@ -186,6 +190,14 @@ class ModelReader(BudgetedReader):
         """Return one answer per request; PartialServiceError if one only thought."""
         replies = self._generate(self.messages(requests)) if requests else []
         return raise_on_partial([answer_of(reply) for reply in replies])
+
+    def weigh(self, requests: Sequence[ReadRequest], answers: Sequence[str]) -> list[float]:
+        """Return how probable the model finds its own answers, in [0, 1]: the geometric mean over
+        an answer's tokens, its end among them. ValueError without ``probabilities``.
+        """
+        if self._probabilities is None:
+            raise ValueError("a reader without probabilities weighs nothing")
+        return self._probabilities(self.messages(requests), list(answers))
 
     def grade(self, requests: Sequence[ReadRequest]) -> list[float]:
         """Return how probable the model finds the right answer to each request, in [0, 1].
@@ -240,6 +252,10 @@ class ReaderModel(Protocol):
     def probabilities(self) -> Probabilities | None:
         """What says how probable given answers are; None: it cannot."""
 
+    @property
+    def sure(self) -> float | None:
+        """How probable it must find its answer for use to give it, in [0, 1]; None: ``SURE``."""
+
     def __call__(self, chats: list[list[Message]]) -> list[str]:
         """Return a reply to each chat."""
 
@@ -290,6 +306,7 @@ def open_reader(
             count_tokens,
             own_model=model.own_model,
             probabilities=model.probabilities,
+            sure=model.sure,
         )
     entry = find_plugins(SEARCHING_GROUP).get(SEARCHING_READER)
     if entry is None:
@@ -406,6 +423,33 @@ def answer(reader: Reader, requests: Sequence[ReadRequest]) -> list[Answer | Ser
     InputError if the endpoint's setup is wrong.
     """
     return ask_all(reader.read, requests, type(reader).__name__)
+
+
+def answer_and_weigh(
+    reader: Reader, requests: Sequence[ReadRequest]
+) -> list[tuple[Answer | ServiceError, float | None]]:
+    """Return what ``answer`` does, each with how probable the reader finds it; None where it cannot
+    say, or says that it does not know.
+    """
+    outcomes = answer(reader, requests)
+    weights: list[float | None] = [None] * len(outcomes)
+    if isinstance(reader, ModelReader) and reader.grades:
+        given = [
+            (place, outcome.text)
+            for place, outcome in enumerate(outcomes)
+            if isinstance(outcome, Answer) and is_answer(outcome.text)
+        ]
+        if given:
+            asked = [requests[place] for place, _ in given]
+            values = reader.weigh(asked, [text for _, text in given])
+            for (place, _), value in zip(given, values, strict=True):
+                weights[place] = value
+    return list(zip(outcomes, weights, strict=True))
+
+
+def is_answer(text: str) -> bool:
+    """Whether a reader's text is an answer, not that the passages do not say."""
+    return text.strip(" .\n").casefold() not in ("", UNKNOWN)
 
 
 def find_passages(

@@ -7,7 +7,7 @@ operation updates or deletes the entry of its fact: of each chunk in which the e
 the line that says the same is removed (``line_of``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,18 +50,30 @@ def losses(
     to what an assistant said or somebody pasted, but for what was said or pasted so before.
     """
     lost = [0.0] * len(entries)
+    for row, other in newer_versions(entries, cosines):
+        a_line = ARCHIVE.name in (entries[row].section, entries[other].section)
+        fits = a_line and scores[other] >= scores[row] - NEAR
+        lost[row] = max(lost[row], _REPLACED if fits else OUTDATED)
+    for row, rank in enumerate(ranks[:-PLACES]):
+        lost[row] = min(lost[row], rank - ranks[row + PLACES])
+    return lost
+
+
+def newer_versions(
+    entries: Sequence[Entry], cosines: NDArray[np.float32]
+) -> Iterator[tuple[int, int]]:
+    """Yield the rows of each statement and of a newer one that resembles it; ``cosines``: (entries,
+    entries).
+
+    Nothing that a person said has a newer version that an assistant said or somebody pasted.
+    """
     unsaid = [by_assistant(entry) or is_pasted(entry) for entry in entries]
     for row, other in np.argwhere(cosines >= ALIKE):
         if unsaid[other] and not unsaid[row]:
             continue
         dated = later(entries[other].timestamp, entries[row].timestamp) is not None
         if newer(entries[other], entries[row]) and (dated or cosines[row, other] >= UNDATED):
-            a_line = ARCHIVE.name in (entries[row].section, entries[other].section)
-            fits = a_line and scores[other] >= scores[row] - NEAR
-            lost[row] = max(lost[row], _REPLACED if fits else OUTDATED)
-    for row, rank in enumerate(ranks[:-PLACES]):
-        lost[row] = min(lost[row], rank - ranks[row + PLACES])
-    return lost
+            yield int(row), int(other)
 
 
 def turn_of(line: Entry, memory: Memory) -> str | None:

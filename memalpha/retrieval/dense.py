@@ -239,6 +239,11 @@ class DenseSide:
         vectors = self._vectors(entries)
         return vectors @ vectors.T
 
+    def nearness(self, query: str, texts: Sequence[str]) -> list[float]:
+        """Return the cosine of each text, which need not be of the memory, with ``query``."""
+        cosines: list[float] = (self._embedder.embed(texts) @ self._unit(query)).tolist()
+        return cosines
+
     def rank_sections(self, query: str) -> dict[str, float]:
         """Return the cosine of each list section with ``query``.
 

@@ -24,7 +24,15 @@ from numpy.typing import NDArray
 from memalpha.errors import InputError
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval import RetrievalConfig
-from memalpha.retrieval.archive import by_assistant, is_pasted, line_after, losses, only_asks
+from memalpha.retrieval.archive import (
+    NEAR,
+    by_assistant,
+    is_pasted,
+    line_after,
+    losses,
+    newer_versions,
+    only_asks,
+)
 from memalpha.retrieval.lexical import word_cosines
 from memalpha.types import Entry, Hit
 
@@ -96,6 +104,9 @@ class MeaningSide(Protocol):
 
     def cosines(self, entries: Sequence[Entry]) -> NDArray[np.float32]:
         """Return the cosines of entries with each other, shape (entries, entries)."""
+
+    def nearness(self, query: str, texts: Sequence[str]) -> list[float]:
+        """Return the cosine of each text, which need not be of the memory, with ``query``."""
 
     def rank_sections(self, query: str) -> dict[str, float]:
         """Return the cosine of each list section with ``query``: that of the nearer of two
@@ -212,10 +223,7 @@ class RankedSearch(ABC):
         best = _best(entries, scores, max(2 * k, COMPARED))
         compared = list(best)[: max(k, COMPARED)]
         present = [entries[key] for key in compared]
-        if self.meaning is not None:
-            alike = self.meaning.cosines(present)
-        else:
-            alike = word_cosines([entry.content for entry in present])
+        alike = self._cosines(present)
         ranks = [best[key] for key in compared]
         fits = [weighed[key] for key in compared]
         for key, loss in zip(compared, losses(present, ranks, fits, alike), strict=True):
@@ -233,6 +241,28 @@ class RankedSearch(ABC):
         others = [key for key in ranked if entries[key].section != ARCHIVE.name]
         shown = {*lines[:k], *others[:k]}
         return {key: score for key, score in ranked.items() if key in shown}
+
+    def _cosines(self, entries: Sequence[Entry]) -> NDArray[np.float32]:
+        """The cosines of entries with each other, by meaning if the search has it."""
+        if self.meaning is not None:
+            return self.meaning.cosines(entries)
+        return word_cosines([entry.content for entry in entries])
+
+    def nearness(self, query: str, texts: Sequence[str]) -> list[float]:
+        """Return the cosine of each text with a query; none if the search has no meaning."""
+        return [] if self.meaning is None else self.meaning.nearness(query, texts)
+
+    def newer_of(self, hits: Sequence[Hit]) -> dict[str, Entry]:
+        """Return the best newer statement of each that has one among what was found, by id; it fits
+        the question about as well, or better.
+        """
+        entries = [hit.entry for hit in hits]
+        found: dict[str, Entry] = {}
+        if entries:
+            for row, other in newer_versions(entries, self._cosines(entries)):
+                if hits[other].score >= hits[row].score - NEAR:
+                    found.setdefault(entries[row].id, entries[other])
+        return found
 
     def _with_answers(
         self, entries: FoundEntries, weighed: Mapping[str, float]

@@ -45,8 +45,9 @@ from memalpha.qa.readers import (
     ModelReader,
     RecallReader,
     Retrieval,
-    answer,
+    answer_and_weigh,
     find_passages,
+    is_answer,
     open_reader,
 )
 from memalpha.retrieval import RetrievalMode
@@ -71,6 +72,15 @@ from memalpha.types import (
 )
 from memalpha.units import cut_text
 from memalpha.use.guards import Guards
+from memalpha.use.passages import (
+    FOUND,
+    Passage,
+    find_turns,
+    is_known,
+    is_outdated,
+    nearness,
+    says_all,
+)
 from memalpha.use.store import MemoryStore, need_text
 
 Keeper = Callable[[DurableMemory, Memory, int, Origin, Sequence[Change]], None]
@@ -128,14 +138,20 @@ def _changes_of(step: StepRecord) -> list[tuple[int, Change]]:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: ``unknown`` if the memory does not say; without a reader, the passages read, one
-    per line.
+    """An answer: what a reader says; without one, or where it is not sure, what was said, one
+    passage a line; ``unknown`` if the memory does not say.
     """
 
     text: str
     entries: tuple[Hit, ...]  # retrieved for the question, best first
     read: tuple[Entry, ...]  # what the reader saw: blocks, then entries and lines, best first
     searches: tuple[str, ...] = ()  # what a reader that searches searched for, too
+    # what was said that fits, best first; if the answer is unknown, what comes nearest
+    passages: tuple[Passage, ...] = ()
+    by_reader: bool = True  # whether ``text`` is what a reader says, and not what was said
+    # how probable a local model finds its own answer, in [0, 1], also of one that is not given,
+    # since it is too low; None: there is no such model, or it has no answer
+    probability: float | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -143,19 +159,19 @@ class Reply:
     @property
     def known(self) -> bool:
         """Whether it is an answer, not that the memory does not say."""
-        return self.text.strip(" .\n").casefold() not in ("", UNKNOWN)
+        return is_answer(self.text)
 
     @property
     def source(self) -> Entry | None:
         """The passage read that has most of the answer's words, the best of equals; None if none
-        has any, or nothing is known. Without a reader, where each has all of its own, it is the
-        best that was found.
+        has any, or nothing is known. Where no reader answered, it is the best that was found.
         """
-        words = set(tokenize(self.text)) if self.known else set()
+        if not self.known:
+            return None
+        if not self.by_reader:
+            return next((hit.entry for hit in self.entries), None)
+        words = set(tokenize(self.text))
         passages = [render_entry(entry) for entry in self.read]
-        if passages and self.text == "\n".join(passages):
-            best = [hit.entry for hit in self.entries if hit.entry in self.read]
-            return [*best, *self.read][0] if words else None
         shared = [len(words.intersection(tokenize(passage))) for passage in passages]
         return self.read[shared.index(max(shared))] if any(shared) else None
 
@@ -484,8 +500,10 @@ class MemoryAgent(MemoryStore):
         self.guards.forget_texts()
 
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:
-        """Answer a question from the memory alone, with retrieval and reading as in evaluation;
-        unknown if nothing is found.
+        """Answer a question from the memory alone, with retrieval and reading as in evaluation.
+
+        Where no reader is sure of an answer, what was said is the answer, if it is near enough to
+        the question (``passages.is_known``); else the answer is unknown.
         """
         need_text("question", question)
         whose = self.namespace(namespace)
@@ -501,24 +519,55 @@ class MemoryAgent(MemoryStore):
                 entry_of.setdefault(passage, entry)
             return found
 
-        retrieved = find(question)
+        with self.searching(whose):  # one state of the memory
+            retrieved = find(question)
+            passages, known = self._passages(whose, question, retrieved)
         request = ReadRequest(Question(question), retrieved.passages, search)
         positions = self.reader.fitting(request)
         if not positions:
-            return Reply(UNKNOWN, retrieved.hits, ())
-        answer_all = partial(answer, self.reader)
+            return Reply(UNKNOWN, retrieved.hits, (), (), passages, by_reader=False)
+        answer_all = partial(answer_and_weigh, self.reader)
         if isinstance(self.reader, ModelReader):
             # a reader on the policy's model takes turns with it
             turns = self._reader_turns if self.reader.own_model else self.generator
-            (outcome,) = turns.call(self.reader, [request], answer_all, owner=whose)
+            ((outcome, weight),) = turns.call(self.reader, [request], answer_all, owner=whose)
         else:
-            (outcome,) = answer_all([request])
+            ((outcome, weight),) = answer_all([request])
         if isinstance(outcome, ServiceError):
             raise outcome
         entries = tuple(retrieved.entries[position] for position in positions)
         if outcome.read is not None:
             entries = tuple(entry_of[passage] for passage in outcome.read)
-        return Reply(outcome.text, retrieved.hits, entries, outcome.searches)
+        blocks = len(retrieved.entries) - len(retrieved.hits)
+        known = known or min(positions) < blocks
+        text = outcome.text
+        by_reader = outcome.passages is None
+        said: Sequence[Entry] = entries
+        if isinstance(self.reader, ModelReader) and weight is not None:
+            # dates do not count: when a thing was said is seldom when it was
+            said_so = says_all(text, [entry.content for entry in entries])
+            said_so = said_so and not is_outdated(text, passages)
+            by_reader = known and said_so and weight >= self.reader.sure
+            said = [passage.entry for passage in passages]
+        if not by_reader:
+            text = "\n".join(map(render_entry, said)) if known else UNKNOWN
+        return Reply(text, retrieved.hits, entries, outcome.searches, passages, by_reader, weight)
+
+    def _passages(
+        self, whose: Namespace, question: str, retrieved: Retrieval
+    ) -> tuple[tuple[Passage, ...], bool]:
+        """What was said that fits a question, and whether it is near enough to be its answer;
+        written blocks stand behind what was found.
+        """
+        with self.searching(whose) as (memory, retriever):
+            hits = list(retrieved.hits)
+            blocks = retrieved.entries[: len(retrieved.entries) - len(hits)]
+            if self.retrieve_k < FOUND:
+                hits = retriever.search(question, FOUND)
+            known = is_known(self.step.config, nearness(retriever, question, hits))
+            hits += [Hit(block, 0.0) for block in blocks]
+            events_of = partial(self.events_at, namespace=whose)
+            return find_turns(memory, retriever, question, hits, events_of), known
 
     def search(
         self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None

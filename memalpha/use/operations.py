@@ -98,10 +98,43 @@ class SearchAnswer(ApiAnswer):
     entries: list[FoundModel]
 
 
-class AskAnswer(SearchAnswer):
-    """An answer, the passage that it is from, and all that was found, best first."""
+class PassageModel(ApiAnswer):
+    """What was said that fits a question: a whole turn, or an entry."""
 
-    answer: str = Field(description="`unknown` if the memory does not say.")
+    entry: EntryModel = Field(description="The entry or line that was found.")
+    score: float
+    text: str = Field(description="The turn of the line as it was said, or the entry.")
+    fits: tuple[int, int] = Field(
+        description="Begin and end, in characters, of the sentence of the text that fits best."
+    )
+    before: str = Field(description="The turn before; empty if there is none, or text is long.")
+    after: str = Field(description="The turn after; empty if there is none, or text is long.")
+    time: str = Field(description="When it was said, else the day it was written.")
+    source: str = Field(
+        description="The name of its text; of an import PROGRAM/CONVERSATION/MESSAGE."
+    )
+    chunk: int | None = Field(description="The number of the text that it is from.")
+    newer: EntryModel | None = Field(
+        description="What was found that says nearly the same and is newer; null if nothing is."
+    )
+
+
+class AskAnswer(SearchAnswer):
+    """An answer, the passages that it is from, and all that was found, best first."""
+
+    answer: str = Field(
+        description="What the reader says; without one, or where it is not sure, what was said, a"
+        " passage a line; `unknown` if the memory does not say."
+    )
+    known: bool = Field(description="Whether the memory says it: answer is not `unknown`.")
+    by_reader: bool = Field(description="Whether the answer is the reader's, not what was said.")
+    probability: float | None = Field(
+        description="How probable a local reader finds its own answer, given or not, in [0, 1]."
+    )
+    passages: list[PassageModel] = Field(
+        description="At most three passages that fit, best first; if the memory does not say, what"
+        " comes nearest."
+    )
     source: EntryModel | None = Field(
         description="What was read that has most of the answer's words (without a reader, the best"
         " that was found); null if nothing has any."
@@ -405,7 +438,9 @@ class Endpoints:
 
     @_endpoint("POST", "/ask")
     def ask(self, caller: Caller, question: _Question) -> AskAnswer:
-        """Answer a question from the memory alone; source is the passage that it is from."""
+        """Answer a question from the memory alone. passages are what was said, with what stands
+        around it, its day and its source, and whether something newer is known.
+        """
         reply = self.agent.ask(question, namespace=caller.namespace)
         return AskAnswer.model_validate(
             {
@@ -413,6 +448,10 @@ class Endpoints:
                 "source": reply.source,
                 "entries": _found_models(reply.entries),
                 "searches": reply.searches,
+                "known": reply.known,
+                "by_reader": reply.by_reader,
+                "probability": reply.probability,
+                "passages": reply.passages,
             }
         )
 

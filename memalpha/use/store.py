@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -26,8 +26,9 @@ from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval.embedders import forget_texts
 from memalpha.retrieval.ranking import ReadableMemory
 from memalpha.retrieval.two_layer import RetrieverFactory, RetrieverMaker, retriever_factory
+from memalpha.store import records as log
 from memalpha.store.durable import DurableMemory
-from memalpha.store.history import shape
+from memalpha.store.history import events_of, shape
 from memalpha.store.index import IndexProgress, StoredSearch
 from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt
 from memalpha.store.records import Registration
@@ -167,6 +168,21 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
         """Return the operations on an entry, or on the whole namespace, in order."""
         with self.durable(namespace) as durable:
             return durable.history(entry)
+
+    def events_at(
+        self, numbers: Sequence[int], *, namespace: Namespace | str | None = None
+    ) -> dict[int, Event]:
+        """Return some operations by their numbers, of which those that there are alone are read:
+        ``before`` of an event is None. JournalDamagedError if one is damaged.
+        """
+        with self.journal.reading():
+            registered = self.journal.registered.get(self.namespace(namespace))
+            if registered is None:
+                return {}
+            records = self.journal.database.holding(registered.entry, numbers)
+        log.check_seals(records, self.journal.key, self.journal.database.name)
+        events = (event for event in events_of(records) if event.seq in numbers)
+        return {event.seq: replace(event, before=None) for event in events}
 
     def as_of(
         self, at: int | datetime, *, namespace: Namespace | str | None = None

@@ -17,7 +17,12 @@ def test_what_was_said_is_found_without_a_model(tmp_path, capsys):
         assert agent.memory("me") == ()
     who = ["--store", store, "--user", "me"]
     assert run(["ask", "What is my cat called?", *who, "--retrieve_k", "1"]) == 0
-    assert capsys.readouterr().out == "[2024-05-01] User: My cat is called Bailey.\n"
+    assert capsys.readouterr().out.splitlines() == [
+        "1. 2024-05-01  line-1",
+        "   > User: My cat is called Bailey.",
+        "2. 2024-05-02  line-2",
+        "   > User: I live in Oslo.",
+    ]
     assert run(["ask", "What is my cat called?", *who[:3], "you"]) == 1
     assert "no namespace you/default/default" in capsys.readouterr().err
 
@@ -25,7 +30,9 @@ def test_what_was_said_is_found_without_a_model(tmp_path, capsys):
 def test_a_mistake_is_told_and_no_store_is_made(tmp_path, capsys):
     store = str(tmp_path / "m.db")
     assert run(["ask", "Where?", "--store", store, "--user", "me"]) == 1
-    assert "no store at" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    told = capsys.readouterr().err
+    assert "no store at" in told and "a file that holds a store" in told
+    assert not list(tmp_path.iterdir())
     assert run(["ask", "--store", store, "--user", "me"]) == 1
     assert "without a question" in capsys.readouterr().err
 
@@ -36,7 +43,8 @@ def test_an_answer_as_json(tmp_path, capsys):
         agent.add("User: My cat is called Bailey.", "2024-05-01", namespace="me")
     assert run(["ask", "cat", "--store", store, "--user", "me", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert list(told) == ["answer", "source", "read", "searches"]
+    old = ["answer", "source", "read", "searches"]
+    assert list(told) == [*old, "known", "by_reader", "probability", "passages"]
     assert told["answer"] == "[2024-05-01] User: My cat is called Bailey."
     assert told["source"]["content"] == "User: My cat is called Bailey."
     assert [entry["id"] for entry in told["read"]] == [told["source"]["id"]]
@@ -44,4 +52,6 @@ def test_an_answer_as_json(tmp_path, capsys):
         agent.forget(told["source"]["id"], namespace="me")
     assert run(["ask", "cat", "--store", store, "--user", "me", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told == {"answer": None, "source": None, "read": [], "searches": []}
+    none = {"answer": None, "source": None, "read": [], "searches": []}
+    more = {"known": False, "by_reader": False, "probability": None, "passages": []}
+    assert told == none | more

@@ -64,7 +64,8 @@ def stored(tmp_path):
 def test_a_message_is_answered_then_read_and_known_afterwards(said, tmp_path):
     assert said("I live in Oslo", "where do I live?", "/quit", "never") == [
         "  remembered (1): + 1 User: I live in Oslo",
-        "[2026-01-02] User: I live in Oslo",
+        "1. 2026-01-02  chat  1",
+        "   > User: I live in Oslo",
         "  remembered (2): + 2 User: where do I live?",
     ]
     contents, operations = stored(tmp_path)
@@ -138,6 +139,7 @@ def trained(tmp_path_factory):
 
 def test_the_base_answers_and_the_agent_writes(trained, tmp_path, capsys, monkeypatch):
     base = Mock(side_effect=lambda chats: ["the base said this"] * len(chats))
+    base.configure_mock(probabilities=None, sure=None)
     monkeypatch.setattr("memalpha.generation.hf.frozen_base", Mock(return_value=base))
     monkeypatch.setattr(sys, "stdin", io.StringIO("violin\nviolin\n"))
     options = f"--store {tmp_path}/m.db --user marta --archive true"
@@ -154,3 +156,21 @@ def test_an_export_that_is_piped_in_is_not_learnt(said, tmp_path):
         "error: this is a line of JSON, as of an export of chats: it was not learnt"
     ]
     assert stored(tmp_path)[0] == ["User: I live in Oslo", 'User: [[Oslo]] is "home", he said']
+
+
+def test_without_a_model_a_question_is_answered_and_not_kept(talk, tmp_path):
+    agent = MemoryAgent.without_model(store=tmp_path / "m.db", retrieval="lexical")
+    talking = Conversation(agent, Namespace("Marta"), lambda: datetime(2026, 1, 2, tzinfo=UTC))
+    assert talk(talking, "/memory", "I live in Oslo.", "where do I live?", "Oslo?", "/memory") == [
+        "  0 entries; 0 lines are kept as they were said",
+        "  kept as it was said",
+        *["1. 2026-01-02  chat  line-1", "   > User: I live in Oslo."] * 2,
+        "  0 entries; 1 lines are kept as they were said",
+    ]
+
+
+def test_what_is_shown_is_looked_up_alone(talk, tmp_path, monkeypatch):
+    talking = conversation(tmp_path / "memories.db")
+    monkeypatch.setattr(talking.agent, "history", Mock(side_effect=AssertionError("the whole log")))
+    lines = talk(talking, "I live in Oslo", "where do I live?", "/memory", "/why")
+    assert lines[-1].split("\t")[:4] == ["1", "facts", "2026-01-02", "User: I live in Oslo"]

@@ -66,6 +66,14 @@ CASES = {
     ),
     "option of serve": (lambda t: ["serve", "x", *STEMS, "--prt", "1"], "perhaps port"),
     "option of chat": (lambda t: ["chat", "x", *STEMS, "--sesion", "1"], "perhaps session"),
+    "what others call top_k": (
+        lambda t: ["ask", "where?", *STEMS, "--topk", "3"],
+        "perhaps retrieve_k\n",
+    ),
+    "nothing like it": (
+        lambda t: ["ask", "where?", *STEMS, "--zzzzzz", "3"],
+        "has no option 'zzzzzz'\n  to fix:",
+    ),
     "option of evaluate": (lambda t: ["evaluate", "--out_dir", "x"], "perhaps output_dir"),
     "key of a system": (
         lambda t: [

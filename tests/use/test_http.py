@@ -57,7 +57,16 @@ def test_a_story(marta):
     reply = marta.post("/v1/ask", json={"question": "Where does Marta live?"}).json()
     assert reply["answer"] == "[2024-03-05] Marta lives in Oslo"
     assert (reply["source"]["id"], reply["source"]["timestamp"]) == ("1", "2024-03-05")
+    assert (reply["known"], reply["by_reader"], reply["probability"]) == (True, False, None)
+    (first, *_) = reply["passages"]
+    assert (first["text"], first["fits"], first["entry"]["id"]) == (
+        "Marta lives in Oslo",
+        [0, 19],
+        "1",
+    )
+    assert (first["time"], first["source"], first["newer"]) == ("2024-03-05", "letter 1", None)
     unknown = {"answer": "unknown", "source": None, "entries": [], "searches": []}
+    unknown |= {"known": False, "by_reader": False, "probability": None, "passages": []}
     assert marta.post("/v1/ask", json={"question": "?"}).json() == unknown
     assert marta.post("/v1/undo", json={"operation": 2}).json()["after"] is None
     events = marta.get("/v1/history", params={"entry": "2"}).json()["operations"]

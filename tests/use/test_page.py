@@ -96,13 +96,16 @@ def test_an_answer_shows_its_entries_and_passages_and_markup_is_text(page, marta
     page.click("#add button")
     assert "✓ insert 3" in told(page, "Read. Changes: 1.")
     enter(page, "#question", "Who lives in Oslo near the harbour? Or img src, script, window hit")
-    page.locator("#reply h3", has_text="Read from").wait_for()
+    page.locator("#reply h3", has_text="What was said").wait_for()
     reply = page.inner_text("#reply")
     assert "Marta lives in Oslo" in page.inner_text("#reply .text >> nth=0")
     passage = "Marta: harbour.\nMarta lives in Oslo\npassage, as it was read · said 2024-03-05"
     assert f"{passage} · written " in reply
-    for shown in (reply, page.inner_text("#memory"), page.inner_text("#history")):
+    assert IMAGE in reply
+    for shown in (page.inner_text("#memory"), page.inner_text("#history")):
         assert IMAGE in shown and SCRIPT in shown
+    enter(page, "#question", "script window hit")
+    page.locator("#reply .text", has_text=SCRIPT).first.wait_for()
     page.get_by_role("button", name="History: entry 3").press("Enter")
     page.locator("#history-title", has_text="History of entry 3").wait_for()
     assert page.locator("#history li").count() == 1

@@ -113,13 +113,26 @@ const historyOf = (entry) => run(async () => {
   at("history").focus();
 });
 
+// What was said: the turn, what stands around it, and what is newer.
+function turn(passage) {
+  const { before, after, newer, source } = passage;
+  const named = source && !/[0-9a-f]{64}$/.test(source) && `from ${source}`; // else a digest
+  const shown = card(passage.entry);
+  const around = (text) => (text ? [make("div", text, "text soft")] : []);
+  const later = newer ? [make("div", `newer: ${newer.content}`, "text")] : [];
+  shown.firstChild.replaceWith(...around(before), make("div", passage.text, "text"), ...around(after), ...later);
+  if (named) shown.append(line([named]));
+  return shown;
+}
+
 async function ask() {
-  const { answer, entries } = await call("POST", "ask", { question: at("question").value });
+  const { answer, known, by_reader, passages } = await call("POST", "ask", { question: at("question").value });
   await refresh();
-  const blocks = state.entries.filter((entry) => entry.id === entry.section); // read with every question
-  const sources = [...blocks, ...entries].map((entry) => card(entry));
-  const title = make("h3", sources.length ? "Read from" : "Nothing was found in the memory");
-  at("reply").replaceChildren(make("div", answer, "text"), title, make("ol", "", "cards", sources));
+  const told = !known ? "I do not know." : by_reader ? answer : "";
+  const nearest = passages.length ? "What comes nearest" : "Nothing was found in the memory";
+  const title = make("h3", known ? "What was said" : nearest);
+  const text = told ? [make("div", told, "text")] : [];
+  at("reply").replaceChildren(...text, title, make("ol", "", "cards", passages.map(turn)));
 }
 
 // The operations of the newest step (one piece of text read) that is in effect, newest first. Passages come and go with the undo
