@@ -64,7 +64,10 @@ def test_the_wheel_holds_every_file_of_the_package_and_works(tmp_path):
     call(TRAIN)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 1
     assert (
-        call(f"chat {WHOSE}", "apple boat\n/memory\n").splitlines()[-1].startswith("entry\tsection")
+        call(f"chat {WHOSE}", "apple boat\n/memory\n")
+        .splitlines()[-1]
+        .strip()
+        .startswith("0 entries")
     )  # nothing was remembered
     server = subprocess.Popen(
         [*memalpha, "serve", *WHOSE.split(), "--port", "0"], stderr=subprocess.PIPE, **place
