@@ -74,6 +74,7 @@ from memalpha.units import cut_text
 from memalpha.use.guards import Guards
 from memalpha.use.passages import (
     FOUND,
+    READER_NEARNESS,
     Passage,
     find_turns,
     is_known,
@@ -521,7 +522,7 @@ class MemoryAgent(MemoryStore):
 
         with self.searching(whose):  # one state of the memory
             retrieved = find(question)
-            passages, known = self._passages(whose, question, retrieved)
+            passages, near = self._passages(whose, question, retrieved)
         request = ReadRequest(Question(question), retrieved.passages, search)
         positions = self.reader.fitting(request)
         if not positions:
@@ -539,7 +540,8 @@ class MemoryAgent(MemoryStore):
         if outcome.read is not None:
             entries = tuple(entry_of[passage] for passage in outcome.read)
         blocks = len(retrieved.entries) - len(retrieved.hits)
-        known = known or min(positions) < blocks
+        from_block = min(positions) < blocks
+        known = from_block or is_known(self.step.config, near)
         text = outcome.text
         by_reader = outcome.passages is None
         said: Sequence[Entry] = entries
@@ -547,7 +549,8 @@ class MemoryAgent(MemoryStore):
             # dates do not count: when a thing was said is seldom when it was
             said_so = says_all(text, [entry.content for entry in entries])
             said_so = said_so and not is_outdated(text, passages)
-            by_reader = known and said_so and weight >= self.reader.sure
+            is_near = from_block or is_known(self.step.config, near, READER_NEARNESS)
+            by_reader = is_near and said_so and weight >= self.reader.sure
             said = [passage.entry for passage in passages]
         if not by_reader:
             text = "\n".join(map(render_entry, said)) if known else UNKNOWN
@@ -555,19 +558,19 @@ class MemoryAgent(MemoryStore):
 
     def _passages(
         self, whose: Namespace, question: str, retrieved: Retrieval
-    ) -> tuple[tuple[Passage, ...], bool]:
-        """What was said that fits a question, and whether it is near enough to be its answer;
-        written blocks stand behind what was found.
+    ) -> tuple[tuple[Passage, ...], float]:
+        """What was said that fits a question, and how near the best of it is; written blocks stand
+        behind what was found.
         """
         with self.searching(whose) as (memory, retriever):
             hits = list(retrieved.hits)
             blocks = retrieved.entries[: len(retrieved.entries) - len(hits)]
             if self.retrieve_k < FOUND:
                 hits = retriever.search(question, FOUND)
-            known = is_known(self.step.config, nearness(retriever, question, hits))
+            near = nearness(retriever, question, hits)
             hits += [Hit(block, 0.0) for block in blocks]
             events_of = partial(self.events_at, namespace=whose)
-            return find_turns(memory, retriever, question, hits, events_of), known
+            return find_turns(memory, retriever, question, hits, events_of), near
 
     def search(
         self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None

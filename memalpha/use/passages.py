@@ -33,7 +33,8 @@ _AROUND = 16  # operations before and after a line among which its neighbours ar
 # the least nearness of the best hit of a question that the memory answers, by embedder; measured by
 # scripts/measure_unknown.py, as docs/evaluation.md tells. Of other searches nothing was measured:
 # there the memory does not know what nothing is found for.
-LEAST_NEARNESS = {"minilm": 0.36}
+LEAST_NEARNESS = {"minilm": 0.27}
+READER_NEARNESS = {"minilm": 0.36}  # the least of a question that a reader answers
 
 EventsOf = Callable[[Sequence[int]], Mapping[int, Event]]
 """Returns events by their numbers."""
@@ -74,9 +75,13 @@ def nearness(retriever: Retriever, question: str, hits: Sequence[Hit]) -> float:
     return max(cosines, default=math.inf)
 
 
-def is_known(config: RetrievalConfig, near: float) -> bool:
-    """Whether the ``nearness`` of what was found says that it may hold the answer."""
-    return near >= LEAST_NEARNESS.get(config.embedder, -math.inf) and near > -math.inf
+def is_known(
+    config: RetrievalConfig, near: float, least: Mapping[str, float] = LEAST_NEARNESS
+) -> bool:
+    """Whether the ``nearness`` of what was found says that it may hold the answer. ``least``: what
+    it has to be, by embedder.
+    """
+    return near >= least.get(config.embedder, -math.inf) and near > -math.inf
 
 
 def says_all(answer: str, texts: Iterable[str]) -> bool:
