@@ -305,7 +305,10 @@ def show_passages(passages: Sequence[Passage]) -> None:
     places = {passage.entry.id: place for place, passage in enumerate(passages, 1)}
     for place, passage in enumerate(passages, 1):
         source = "" if _DIGEST.search(passage.source) else passage.source
-        about = [passage.time[: len("2024-03-05")] or "without a date", source, passage.entry.id]
+        day = passage.time[: len("2024-03-05")] or "without a date"
+        if passage.time and passage.entry.timestamp is None:
+            day = f"kept {day}"  # when it was said is not known
+        about = [day, source, passage.entry.id]
         out(printable(f"{place}. {'  '.join(filter(None, about))}"))
         start, end = passage.fits if len(passage.text) > _SHORT else (0, len(passage.text))
         before = f"{passage.before} {passage.text[:start]}"
