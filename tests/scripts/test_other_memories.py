@@ -34,10 +34,11 @@ def test_what_is_found_is_nearest_by_brute_force(tmp_path, monkeypatch, embedder
     export = tmp_path / "messages.json"
     export.write_text(json.dumps([{"role": "user", "content": text} for text in texts]))
     other_memories.keep_messages(name, export, tmp_path)
-    found = other_memories.open_search(name, tmp_path)(QUESTION, 3)
+    search = other_memories.open_search(name, tmp_path)
     kept = texts if whole else [line for text in texts for line in text.split("\n\n")]
-    scores = embedder.embed(kept) @ embedder.embed([QUESTION])[0]
-    assert found == [kept[number] for number in np.argsort(-scores)[:3]]
+    for question in (QUESTION, kept[-1]):  # also what was kept last
+        scores = embedder.embed(kept) @ embedder.embed([question])[0]
+        assert search(question, 3) == [kept[number] for number in np.argsort(-scores)[:3]]
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch):
