@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.other_memories import NEEDS, missing_packages
+from benchmarks.other_memories import NEEDS, installed_versions, missing_packages
 
 ROOT = Path(__file__).parents[2]
 EVERY = 50  # messages with one fact among them
@@ -93,7 +93,12 @@ def run(options: Any) -> dict[str, Any]:
             for row in others:
                 ratios[f"{column}_{row['variant']}_{size}"] = row[column] / ours[column]
         rows += of_size
-    details = {"sizes": {"messages": sizes}, "left_out": left_out, "table": rows}
+    details = {
+        "sizes": {"messages": sizes},
+        "left_out": left_out,
+        "others": installed_versions(),
+        "table": rows,
+    }
     return {"ratios": ratios, "details": details}
 
 

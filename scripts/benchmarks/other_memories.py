@@ -18,6 +18,7 @@ import atexit
 import json
 import os
 from collections.abc import Callable
+from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -38,6 +39,16 @@ DIMENSION = 384
 def missing_packages(name: str) -> list[str]:
     """The packages of a memory that are not installed."""
     return [package for package, module in NEEDS[name].items() if find_spec(module) is None]
+
+
+def installed_versions() -> dict[str, str]:
+    """The versions of the packages that are installed."""
+    return {
+        package: version(package)
+        for packages in NEEDS.values()
+        for package, module in packages.items()
+        if find_spec(module) is not None
+    }
 
 
 def keep_messages(name: str, export: Path, folder: Path) -> None:
