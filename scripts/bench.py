@@ -5,7 +5,8 @@ turn in one run; never a test.
     update     trained tokens a second, against TRL's own trainer and the machine's matrix products
     load       time and memory of a fresh process until its first answer, against two models
     retrieval  search and update at 100, 10k and 1M entries against brute force and rank_bm25
-    memory     import of 5k and 50k messages, and questions by the index against the process
+    memory     import of 5k and 50k messages, and questions by the index against the process,
+               sqlite-vec and Mem0
 
 One JSON object on stdout, ``{"name", "ratios", "details"}``. Ratios above 1: ours is better.
 """
@@ -78,6 +79,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--messages", type=int, nargs="+", help="memory: sizes (default 5000 50000)"
+    )
+    parser.add_argument(
+        "--beside",
+        type=int,
+        default=5_000,
+        help="memory: largest size at which others are measured, too (default 5000)",
     )
     parser.add_argument(
         "--kinds",

@@ -3,8 +3,10 @@
 The messages are made, of words by a power law, with one fact in each ``EVERY`` that a question asks
 for. They are imported with their index. Then a fresh process asks a first question (its imports
 included) and others, once by the index on disk and once by a search of the memory in the process.
+The same messages are kept in ``other_memories``, as far as their packages are installed and there
+are at most ``--beside`` messages, since they embed every line; ``left_out`` says which are not.
 ``found``: share of questions whose fact is among the first three passages. Ratios: processor time
-of the first question, and its memory, in the process over those by the index.
+of import and questions, and memory of the questions, of the others over those by the index.
 """
 
 from __future__ import annotations
@@ -20,28 +22,44 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.other_memories import NEEDS, installed_versions, missing_packages
+
 ROOT = Path(__file__).parents[2]
 EVERY = 50  # messages with one fact among them
 WORDS = 20_000  # different ones
 LINES, LENGTH = 8, 20  # of a message, and words of a line
 IMPORT = """
-from memalpha.cli import run
-run(["import", sys.argv[1], "--store", sys.argv[2], "--user", "me"])
+from pathlib import Path
+export, folder, way = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+if way == "memalpha":
+    from memalpha.cli import run
+    run(["import", str(export), "--store", str(folder / "memory.db"), "--user", "me"])
+else:
+    from benchmarks.other_memories import keep_messages
+    keep_messages(way, export, folder)
 print(json.dumps({"cpu_seconds": time.process_time()}))
 """
 ASK = """
-import json, resource, sys, time
-from memalpha.use import store
-if sys.argv[3] == "process":
-    store.INDEXED = 10**12
-from memalpha.use.agent import MemoryAgent
-agent = MemoryAgent.without_model(store=sys.argv[2])
+import resource
+from pathlib import Path
+folder, way = Path(sys.argv[1]), sys.argv[2]
+if way in ("index", "process"):
+    from memalpha.use import store
+    if way == "process":
+        store.INDEXED = 10**12
+    from memalpha.use.agent import MemoryAgent
+    agent = MemoryAgent.without_model(store=folder / "memory.db")
+    def search(question, k):
+        return [hit.entry.content for hit in agent.search(question, k, namespace="me")]
+else:
+    from benchmarks.other_memories import open_search
+    search = open_search(way, folder)
 seconds, found = [], 0
 for question, answer in json.loads(sys.stdin.read()):
     began = time.process_time()
-    hits = agent.search(question, 3, namespace="me")
+    texts = search(question, 3)
     seconds.append(time.process_time() - began)
-    found += any(answer in hit.entry.content for hit in hits)
+    found += any(answer in text for text in texts)
     if len(seconds) == 1:
         first = time.process_time()
 most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -51,30 +69,55 @@ print(json.dumps([first, most, seconds[1:], found]))
 
 def run(options: Any) -> dict[str, Any]:
     sizes = options.messages or ([200] if options.quick else [5_000, 50_000])
+    missing = {name: missing_packages(name) for name in NEEDS}
+    left_out = [f"{name}: not installed ({', '.join(of)})" for name, of in missing.items() if of]
     rows: list[dict[str, Any]] = []
     ratios: dict[str, float] = {}
     for size in sizes:
         folder = Path(options.folder) / str(size)
         folder.mkdir()
-        export, store = folder / "messages.json", folder / "memory.db"
-        questions = write_export(export, size)
-        taken = reading(IMPORT, [export, store], "")
-        index = store.with_name(f"{store.name}.index")
-        on_disk = sum(path.stat().st_size for path in (store, *index.rglob("*")) if path.is_file())
-        shared = {
-            "messages": size,
-            "import_s": taken["cpu_seconds"],
-            "messages_a_second": size / taken["cpu_seconds"],
-            "store_over_text": on_disk / export.stat().st_size,
-        }
-        found = {
-            way: answers(store, way, questions[: 5 if options.quick else 50])
-            for way in ("index", "process")
-        }
-        rows += [{"variant": way, **shared, **row} for way, row in found.items()]
-        for name in ("first_s", "peak_mib"):
-            ratios[f"{name}_{size}"] = found["process"][name] / found["index"][name]
-    return {"ratios": ratios, "details": {"sizes": {"messages": sizes}, "table": rows}}
+        export = folder / "messages.json"
+        questions = write_export(export, size)[: 5 if options.quick else 50]
+        stores = {"memalpha": ["index", "process"]}
+        if size <= options.beside:
+            stores |= {name: [name] for name, of in missing.items() if not of}
+        else:
+            left_out += [f"{name}: more than {options.beside} messages ({size})" for name in NEEDS]
+        of_size = [
+            {"variant": way, **row}
+            for name, ways in stores.items()
+            for way, row in measured(export, folder / name, size, ways, questions).items()
+        ]
+        ours, *others = of_size
+        for column in ("import_s", "first_s", "peak_mib", "p50_ms"):
+            for row in others:
+                ratios[f"{column}_{row['variant']}_{size}"] = row[column] / ours[column]
+        rows += of_size
+    details = {
+        "sizes": {"messages": sizes},
+        "left_out": left_out,
+        "others": installed_versions(),
+        "table": rows,
+    }
+    return {"ratios": ratios, "details": details}
+
+
+def measured(
+    export: Path, folder: Path, size: int, ways: list[str], questions: list[tuple[str, str]]
+) -> dict[str, dict[str, float]]:
+    """Keep the messages in a folder, which is named as the memory; a row for each way to search
+    it.
+    """
+    folder.mkdir()
+    taken = reading(IMPORT, [export, folder, folder.name], "")
+    on_disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    shared = {
+        "messages": size,
+        "import_s": taken["cpu_seconds"],
+        "messages_a_second": size / taken["cpu_seconds"],
+        "store_over_text": on_disk / export.stat().st_size,
+    }
+    return {way: shared | answers(folder, way, questions) for way in ways}
 
 
 def write_export(path: Path, size: int) -> list[tuple[str, str]]:
@@ -99,9 +142,9 @@ def write_export(path: Path, size: int) -> list[tuple[str, str]]:
     return questions
 
 
-def answers(store: Path, way: str, questions: list[tuple[str, str]]) -> dict[str, float]:
+def answers(folder: Path, way: str, questions: list[tuple[str, str]]) -> dict[str, float]:
     """What a fresh process needs for questions, searching one way."""
-    first, most, others, found = reading(ASK, ["", store, way], json.dumps(questions))
+    first, most, others, found = reading(ASK, [folder, way], json.dumps(questions))
     ordered = sorted(others)
     return {
         "first_s": first,
@@ -114,10 +157,11 @@ def answers(store: Path, way: str, questions: list[tuple[str, str]]) -> dict[str
 
 def reading(code: str, arguments: list[Any], given: str) -> Any:
     """The last line of what a fresh process prints, as JSON."""
-    paths: Mapping[str, str] = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "scripts")])
+    offline: Mapping[str, str] = {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-c", f"import json, sys, time\n{code}", *map(str, arguments)],
-        env={**os.environ, **paths},
+        env={**os.environ, **offline},
         input=given,
         stdout=subprocess.PIPE,
         text=True,
