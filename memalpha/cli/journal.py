@@ -267,6 +267,14 @@ def reindex(
         Option("--namespace", "-n", metavar="USER[/AGENT[/SESSION]]", help="default: all"),
     ] = None,
     embedder: EmbedderName = None,
+    embed: Annotated[
+        bool,
+        Option(
+            "--embed",
+            help="let the embedder read every line now (MiniLM some 80 a second), so that no"
+            " question waits for it; the index is not made anew, and what was read stays",
+        ),
+    ] = False,
     key_file: KeyFile = None,
     wait: Wait = 30.0,
     as_json: AsJson = False,
@@ -281,9 +289,10 @@ def reindex(
         names = memories.namespaces() if namespace is None else (read_namespace(namespace),)
         for each in names:
             with show_indexing() as progress:
-                if memories.index(each, anew=True, progress=progress):
+                if memories.index(each, anew=not embed, embed=embed, progress=progress):
                     made.append(name_of(each))
-    lines = [f"{name}: its index was made anew" for name in made]
+    done = "every line of its index was read" if embed else "its index was made anew"
+    lines = [f"{name}: {done}" for name in made]
     say(as_json, made, *lines or ["no memory is so large that it has an index"])
 
 

@@ -43,6 +43,7 @@ IndexProgress = Callable[[int, int], None]
 _VERSION = 3
 _MANY = 20_000  # operations whose index takes seconds
 _BATCH = 4096  # entries that are embedded at a time
+_AT_ONCE = 256  # lines that the embedder reads at a time
 _RECORDS = 1024  # that are taken in by one transaction
 _NO_DAMAGE = (
     sqlite3.SQLITE_BUSY,
@@ -89,12 +90,13 @@ class StoredSearch(RankedSearch):
         self._memory.forget()
         self._listed: dict[str, tuple[int, Entry]] = {}  # entries of lists with their records
         self._lines: StoredLines | None = None
+        self._kept: KeptEmbedder | None = None
         self.meaning = self._dense = None
         embedder = self._maker.embedder
         if embedder is not None and self._quick is not None:
             self._lines = StoredLines(self._file, self._quick.dimension)
-            kept = KeptEmbedder(self._file, embedder)
-            self._dense = DenseSide(self._memory.schema, kept, self._quick, self._lines)
+            self._kept = KeptEmbedder(self._file, embedder)
+            self._dense = DenseSide(self._memory.schema, self._kept, self._quick, self._lines)
             self.meaning = self._dense
 
     def close(self) -> None:
@@ -155,6 +157,21 @@ class StoredSearch(RankedSearch):
             self._file.remove()
             self._begin_meaning()
         self._mended(lambda: self.follow(progress))
+
+    def embed_lines(self, progress: IndexProgress | None = None) -> None:
+        """Let the embedder read every line now, so that no question waits for it; what it has read
+        it does not read again.
+        """
+        self.update(progress)
+        state = self._file.state()
+        if self._kept is None or state is None:
+            return
+        for start in range(0, state.slots, _AT_ONCE):
+            slots = range(start, min(state.slots, start + _AT_ONCE))
+            entries = self._memory.at(slots).values()
+            self._kept.embed([each.content for each in entries if each.section == ARCHIVE.name])
+            if progress is not None:
+                progress(slots.stop, state.slots)
 
     def follow(self, progress: IndexProgress | None = None) -> None:
         """Do what ``update`` does, and raise what a damaged index leads to."""

@@ -284,15 +284,19 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
         namespace: Namespace | str | None = None,
         *,
         anew: bool = False,
+        embed: bool = False,
         progress: IndexProgress | None = None,
     ) -> bool:
         """Bring the index of a namespace on disk to its present state, or make it ``anew``; return
-        whether it has one. ``progress`` is told how many operations are done, and of how many.
+        whether it has one. ``embed``: let the embedder read every line now. ``progress`` is told
+        how many operations (then, how many lines) are done, and of how many.
         """
         with self._using(namespace) as opened:
             index = self._index_of(opened)
             if index is not None:
                 index.update(progress, anew=anew)
+                if embed:
+                    index.embed_lines(progress)
             return index is not None
 
     def _index_of(self, opened: _Open) -> StoredSearch | None:

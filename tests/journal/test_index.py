@@ -381,3 +381,35 @@ def test_the_command_line_makes_it_anew_and_an_import_writes_it(tmp_path, capsys
     assert made.stat().st_ino != at or time.time() - made.stat().st_mtime < 60
     assert run(["journal", "reindex", store, "-n", "nobody"]) == 1
     assert "no namespace nobody" in capsys.readouterr().err
+
+
+class Watched(Named):
+    def __init__(self):
+        super().__init__("watched")
+        self.read = []
+
+    def embed(self, texts):
+        self.read += texts
+        return super().embed(texts)
+
+
+def test_lines_that_were_embedded_ahead_are_not_read_for_a_question(tmp_path):
+    ahead, later = Watched(), Watched()
+
+    def store_with(embedder):  # and with another quick one, as static vectors are beside MiniLM's
+        both = RetrieverMaker(RetrievalConfig(), embedder, Named("quick"), True)
+        return MemoryStore(tmp_path / "m.db", SCHEMA, both)
+
+    with store_with(ahead) as store:
+        tell(store)
+        told = []
+        assert store.index(MARTA, embed=True, progress=lambda *both: told.append(both))
+        assert told[-1][0] == told[-1][1]
+        with store.reading(MARTA) as (memory, _):
+            lines = {line.content for line in memory.entries(ARCHIVE.name)}
+        assert len(lines) > 100 and lines <= set(ahead.read)
+    with store_with(later) as store:
+        store.search("Who lost the piano in Oslo?", 3, namespace=MARTA)
+        assert later.read and lines.isdisjoint(later.read)
+        assert store.index(MARTA, embed=True)
+        assert lines.isdisjoint(later.read)
