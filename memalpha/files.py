@@ -37,7 +37,7 @@ def can_write(folder: Path) -> bool:
     there = folder
     while not there.exists() and there.parent != there:
         there = there.parent
-    return os.access(there, os.W_OK)
+    return there.is_dir() and os.access(there, os.W_OK)
 
 
 def path_of(name: str, expected: str) -> Path:

@@ -35,7 +35,7 @@ from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.serving import SilentGenerator
 from memalpha.memory.memory import render_entry
 from memalpha.memory.schema import ARCHIVE
-from memalpha.retrieval.archive import only_asks
+from memalpha.retrieval.archive import is_pasted, only_asks
 from memalpha.types import Entry
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ def show_passages(passages: Sequence[Passage]) -> None:
         day = passage.time[: len("2024-03-05")] or "without a date"
         if passage.time and passage.entry.timestamp is None:
             day = f"kept {day}"  # when it was said is not known
-        about = [day, source, passage.entry.id]
+        about = [day, source, passage.entry.id, "pasted" * is_pasted(passage.entry)]
         out(printable(f"{place}. {'  '.join(filter(None, about))}"))
         start, end = passage.fits if len(passage.text) > _SHORT else (0, len(passage.text))
         before = f"{passage.before} {passage.text[:start]}"

@@ -216,7 +216,7 @@ def verify(
     state = "damaged" if report.faults else "whole"
     if changed:
         state += f", and other content than at head {head} (written or replaced since)"
-    lines = [f"fault: {fault}" for fault in report.faults]
+    lines = [f"fault: {' '.join(fault.split())}" for fault in report.faults]
     counts = f"{report.namespaces} namespaces, {report.operations} operations"
     lines.append(f"{state}: {counts}, {report.forgotten} of them forgotten")
     say(as_json, {**asdict(report), "changed": changed, "ok": ok}, *lines, f"head {report.head}")

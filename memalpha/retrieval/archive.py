@@ -60,15 +60,15 @@ def losses(
 
 
 def newer_versions(
-    entries: Sequence[Entry], cosines: NDArray[np.float32]
+    entries: Sequence[Entry], cosines: NDArray[np.float32], alike: float = ALIKE
 ) -> Iterator[tuple[int, int]]:
     """Yield the rows of each statement and of a newer one that resembles it; ``cosines``: (entries,
-    entries).
+    entries), at least ``alike``.
 
     Nothing that a person said has a newer version that an assistant said or somebody pasted.
     """
     unsaid = [by_assistant(entry) or is_pasted(entry) for entry in entries]
-    for row, other in np.argwhere(cosines >= ALIKE):
+    for row, other in np.argwhere(cosines >= alike):
         if unsaid[other] and not unsaid[row]:
             continue
         dated = later(entries[other].timestamp, entries[row].timestamp) is not None

@@ -14,7 +14,9 @@ reads the ``READ`` lines that are best by it and by words (``read_best``).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -25,7 +27,6 @@ from memalpha.errors import InputError
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval import RetrievalConfig
 from memalpha.retrieval.archive import (
-    NEAR,
     by_assistant,
     is_pasted,
     line_after,
@@ -33,7 +34,7 @@ from memalpha.retrieval.archive import (
     newer_versions,
     only_asks,
 )
-from memalpha.retrieval.lexical import word_cosines
+from memalpha.retrieval.lexical import search_words, word_cosines
 from memalpha.types import Entry, Hit
 
 WEIGHED = 100  # how many entries of each ranking are weighed, at least
@@ -48,6 +49,12 @@ ASKS = 0.15  # what a line that only asks loses more: it states nothing
 PASTES = 0.15  # what a line that somebody pasted loses more: he says nothing by it
 AGAIN = 0.3  # what a line loses if another of its turn ranks higher, so that more turns are read,
 SPREAD = 4  # below so many places: where few lines are read, a turn may take them all
+# of two statements of which a person is told that one is newer: their least cosine, and the least
+# share of the question's words that both have, weighed by rarity
+RESEMBLES = 0.45
+COMMON = 0.4
+ABOUT = 0.2  # how much less the newer one may score
+OTHERS = 10  # statements without these words, which there are beside those that were found
 COMPARED = 24  # among so many of the best, with an archive
 READ = 200  # lines of the archive that the model reads for a question
 ROUGH = 400  # lines that the quick embedder finds for it, among which these are
@@ -252,15 +259,23 @@ class RankedSearch(ABC):
         """Return the cosine of each text with a query; none if the search has no meaning."""
         return [] if self.meaning is None else self.meaning.nearness(query, texts)
 
-    def newer_of(self, hits: Sequence[Hit]) -> dict[str, Entry]:
-        """Return the best newer statement of each that has one among what was found, by id; it fits
-        the question about as well, or better.
+    def newer_of(self, query: str, hits: Sequence[Hit]) -> dict[str, Entry]:
+        """Return the best newer statement of each that has one among what was found, by id: it fits
+        the question about as well, or better, and has most of what the question asks for in common
+        with the older one, weighed by rarity.
         """
         entries = [hit.entry for hit in hits]
         found: dict[str, Entry] = {}
         if entries:
-            for row, other in newer_versions(entries, self._cosines(entries)):
-                if hits[other].score >= hits[row].score - NEAR:
+            asked = set(search_words(query))
+            words = [asked.intersection(search_words(entry.content)) for entry in entries]
+            counts = Counter(word for each in words for word in each)
+            many = len(entries) + OTHERS
+            weights = {word: math.log1p(many / count) for word, count in counts.items()}
+            least = COMMON * sum(weights.values())
+            for row, other in newer_versions(entries, self._cosines(entries), RESEMBLES):
+                shared = sum(weights[word] for word in words[row] & words[other])
+                if shared >= least > 0 and hits[other].score >= hits[row].score - ABOUT:
                     found.setdefault(entries[row].id, entries[other])
         return found
 

@@ -129,7 +129,8 @@ def _newer_of(retriever: Retriever, question: str, hits: Sequence[Hit]) -> dict[
     if not isinstance(retriever, RankedSearch):
         return {}
     entries = {hit.entry.id: hit.entry for hit in hits}
-    found = retriever.newer_of([Hit(_sentence_of(hit.entry, question), hit.score) for hit in hits])
+    said = [Hit(_sentence_of(hit.entry, question), hit.score) for hit in hits]
+    found = retriever.newer_of(question, [hit for hit in said if not only_asks(hit.entry)])
     return {key: entries[entry.id] for key, entry in found.items()}
 
 

@@ -317,10 +317,10 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
                 return None
             if registered.read(Registration).shape != shape(opened.durable.schema):
                 return None  # what may be done with it, the memory says
-        if not can_write(folder):
-            return None
         file = self.journal.database.index_file(chain)
         assert file is not None
+        if not can_write(folder) or file.is_dir():
+            return None
         opened.index = StoredSearch(self.journal, chain, opened.durable.schema, file, maker)
         return opened.index
 

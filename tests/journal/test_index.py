@@ -413,3 +413,19 @@ def test_lines_that_were_embedded_ahead_are_not_read_for_a_question(tmp_path):
         assert later.read and lines.isdisjoint(later.read)
         assert store.index(MARTA, embed=True)
         assert lines.isdisjoint(later.read)
+
+
+@pytest.mark.parametrize("in_the_way", ["of the folder", "of the index"])
+def test_without_a_place_for_its_index_a_memory_is_searched_in_the_process(tmp_path, in_the_way):
+    with opened(tmp_path / "m.db") as store:
+        tell(store)
+        file = file_of(store)
+    file.unlink(missing_ok=True)
+    if in_the_way == "of the index":
+        file.mkdir(parents=True)
+    else:
+        file.parent.rmdir() if file.parent.exists() else None
+        file.parent.write_text("something else")
+    with opened(tmp_path / "m.db") as store:
+        assert store.search("tea", 3, namespace=MARTA)
+        assert not store.index(MARTA)

@@ -243,3 +243,29 @@ def test_an_answer_is_outdated_if_all_that_say_it_are(answer, newer, outdated):
         return Passage(entry, 1.0, entry.content, Span(0, 15), newer=later)
 
     assert is_outdated(answer, list(map(passage, newer))) is outdated
+
+
+@pytest.mark.parametrize(
+    ("question", "older", "newer", "marked"),
+    [
+        # what is asked for stands in both
+        ("Wann ist mein Zahnarzttermin?", "Der Zahnarzttermin ist am 12. Mai.",
+         "Der Zahnarzttermin wurde auf den 20. Mai verschoben.", True),
+        ("How much aspirin do I take?", "I take 50 milligrams of aspirin.",
+         "The doctor raised my aspirin to 75 milligrams.", True),
+        # alike, and of something else
+        ("Wann ist mein Zahnarzttermin?", "Der Zahnarzttermin ist am 12. Mai.",
+         "Mein Lieblingsgericht ist Spinat.", False),
+        ("\u6211\u5bf9\u4ec0\u4e48\u8fc7\u654f\uff1f", "\u6211\u5bf9\u82b1\u751f\u8fc7\u654f\u3002",
+         "\u8c22\u8c22\uff0c\u5f88\u6709\u5e2e\u52a9\u3002", False),
+        # a question states nothing
+        ("Where do I live?", "I live in Oslo.", "Do I live in Oslo?", False),
+    ],
+)  # fmt: skip
+def test_a_newer_statement_is_of_what_is_asked_for(question, older, newer, marked):
+    with MemoryAgent.without_model() as agent:
+        agent.add(f"Marta: {older}", time="2024-01-01", namespace="m")
+        agent.add(f"Marta: {newer}", time="2024-05-01", namespace="m")
+        passages = {each.text: each for each in agent.ask(question, namespace="m").passages}
+        found = passages[f"Marta: {older}"].newer
+        assert (found is not None and found.content == f"Marta: {newer}") is marked

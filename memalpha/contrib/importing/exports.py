@@ -191,9 +191,12 @@ class Export:
     def _unreadable(self, error: Exception, name: str = "") -> InputError:
         reasons = {RecursionError: "it is nested too deeply", MemoryError: "memory is too small"}
         reason = reasons.get(type(error)) or str(error) or type(error).__name__
+        expected = "JSON or JSON Lines in UTF-8, a zip of such files, or its folder"
+        if self.path.is_file() and self.path.open("rb").read(len(_SQLITE)) == _SQLITE:
+            reason = "it is a database"
+            expected += "; of a store of memalpha what memalpha journal export writes"
         return InputError(
-            f"{self.path}{name and f' ({name})'} cannot be read: {reason}",
-            expected="JSON or JSON Lines in UTF-8, a zip of such files, or its folder",
+            f"{self.path}{name and f' ({name})'} cannot be read: {reason}", expected=expected
         )
 
     def _unwrapped(self, value: Any) -> Iterator[Any]:
@@ -218,6 +221,7 @@ class Export:
 
 
 # what damaged files raise: zipfile has a RuntimeError for a password
+_SQLITE = b"SQLite format 3\0"
 _UNREADABLE = (
     OSError,
     ValueError,
