@@ -67,6 +67,7 @@ _AFTER = frozenset(" \t*_\"'”’»)]}>|`") | {""}
 _LONGEST_LABEL = 120  # characters of a line that are looked at
 _HEADER_LINE = re.compile(r"(?i)\s*(?:\[(?=[^0-9]*[0-9]).*\]\s*$|label\s*:)")
 _NAME_WORDS = 4  # most of a name in a line that was written down
+PASTED = " (pasted)"  # behind the name of who brought a text and does not say it himself
 
 
 def speaker_of(line: str) -> str:
@@ -75,7 +76,8 @@ def speaker_of(line: str) -> str:
     A name has four words at most; a line that begins with ``>`` is a quotation.
     """
     speaker, colon, _ = line.partition(": ")
-    is_name = len(speaker.split()) <= _NAME_WORDS and not line.startswith(">")
+    words = speaker.removesuffix(PASTED).split()
+    is_name = len(words) <= _NAME_WORDS and not line.startswith(">")
     return speaker if colon and is_name else ""
 
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from memalpha.conversation.messages import ASSISTANT
-from memalpha.speakers import speaker_of, unquoted_labels
+from memalpha.speakers import PASTED, speaker_of, unquoted_labels
 from memalpha.types import Span
 
-PASTED = " (pasted)"  # behind the name of who brought it
-_FENCE = re.compile(r"\s*(?:```|~~~)")
+_FENCE = re.compile(r"\s*(?:```|~~~)[\w+#.-]*\s*$")
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _ANNOUNCED = re.compile("[:\uff1a]\\s*$")  # the end of a sentence that says that a text comes
 _ENDS = re.compile("[.!?\u2026\u3002\uff01\uff1f]\\s*$")
 _ASKS = re.compile("[?\uff1f\u061f]\\s*$")
@@ -31,21 +31,24 @@ def mark_pasted(text: str, labels: Sequence[Span]) -> tuple[str, list[Span]]:
     all labels. ``labels`` are those of its turns; what an assistant says stays as it is.
     """
     parts = [text[: labels[0].start] if labels else text]
+    length = len(parts[0])
     places = list[Span]()
     for label, after in zip(labels, [*labels[1:], Span(len(text), 0)], strict=False):
         shown = text[slice(*label)]
         said = text[label.end : after.start]
-        name = "" if shown.lower().startswith(ASSISTANT) else speaker_of(f"{shown.rstrip()} x")
-        lines = said.splitlines(keepends=True) or [""]
+        name = speaker_of(f"{shown.rstrip()} x").removesuffix(PASTED).rstrip()
+        if name.lower() == ASSISTANT:
+            name = ""
+        lines = _LINE.findall(said) or [""]
         marks = _pasted_lines(lines) if name else [False] * len(lines)
         begins = True
         for is_pasted, run in groupby(zip(marks, lines, strict=True), key=lambda pair: pair[0]):
             piece = "".join(line for _, line in run)
             own = f"{name}{PASTED}:" if is_pasted else shown
-            start = sum(map(len, parts))
-            places.append(Span(start, start + len(own)))
+            places.append(Span(length, length + len(own)))
             needs_space = (is_pasted or not begins) and not piece[:1].isspace()
             parts += [own, " " * needs_space, piece]
+            length += len(own) + needs_space + len(piece)
             begins = False
     return "".join(parts), places
 
@@ -78,7 +81,7 @@ def _pasted_lines(lines: Sequence[str]) -> list[bool]:
 
 def _quotes(line: str) -> bool:
     """Whether a line quotes somebody, and is not only kept from being read as a label."""
-    text = line.rstrip()
+    text = line.strip()
     return text.startswith(">") and unquoted_labels(f"\n{text}") == f"\n{text}"
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memalpha.conversation.messages import ASSISTANT, USER
-from memalpha.conversation.pasted import PASTED, mark_pasted
+from memalpha.conversation.pasted import mark_pasted
 from memalpha.memory.memory import LINE_ID, Memory, newer
 from memalpha.memory.schema import ARCHIVE
 from memalpha.retrieval.lexical import tokenize
-from memalpha.speakers import speaker_labels, speaker_of, split_speaker
+from memalpha.speakers import PASTED, speaker_labels, speaker_of, split_speaker
 from memalpha.text.times import later
 from memalpha.types import Change, Chunk, Entry, Operation, OperationKind, Span, TokenCounter
 from memalpha.units import UNIT_TOKENS, sentences, units
@@ -166,7 +166,7 @@ def words_said(line: str) -> set[str]:
 def _words_and_text(line: str) -> tuple[set[str], str]:
     """The words of the name of who speaks, and what is said."""
     speaker, text = split_speaker(line)
-    return set(tokenize(speaker)), text
+    return set(tokenize(speaker.removesuffix(PASTED))), text
 
 
 # ------------------------------------------------------------------------------------------------

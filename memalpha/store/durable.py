@@ -283,7 +283,7 @@ class DurableMemory:
         texts = [line.content for line in lines]
         record = self._tail.seal(RecordKind.LINES, "", now, body=body, lines=texts)
         assert (record.first, record.seq) == (lines[0].created, lines[-1].created)
-        _check(record, chunk, again=bool(self._unsaved))
+        _check(record, chunk, again=False)
         return record
 
     def _by(self, origin: Origin) -> list[str]:

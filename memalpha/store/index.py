@@ -163,6 +163,10 @@ class StoredSearch(RankedSearch):
         it does not read again.
         """
         self.update(progress)
+        self._mended(lambda: self._embed_lines(progress))
+
+    def _embed_lines(self, progress: IndexProgress | None) -> None:
+        self.follow()
         state = self._file.state()
         if self._kept is None or state is None:
             return

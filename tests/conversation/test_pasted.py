@@ -1,15 +1,24 @@
 """What people paste has a label of its own in the archive, and what they say has theirs."""
 
+import time
+from dataclasses import replace
+
 import pytest
 
 from memalpha.conversation.pasted import mark_pasted
 from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import ARCHIVE, MemorySchema
-from memalpha.retrieval.archive import archive_chunk, is_pasted, lines_of_text
+from memalpha.retrieval.archive import (
+    archive_chunk,
+    is_pasted,
+    line_of,
+    lines_of_text,
+    words_said,
+)
 from memalpha.retrieval.ranking import RetrievalConfig
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.speakers import speaker_labels
-from memalpha.types import Chunk, Span
+from memalpha.types import Chunk, Entry, Span
 
 LONG = (
     "The senate of the town met on Monday and heard what the mayor had to say on the bridge. " * 2
@@ -31,6 +40,11 @@ def marked(said, label="User:"):
             "User: Why?\nUser (pasted): ```\nx = 1\n```\nUser: I am lost.",
         ),
         ("```\nx = 1", "User (pasted): ```\nx = 1"),
+        (
+            "```pip install``` works.\nI live in Oslo.",
+            "User: ```pip install``` works.\nI live in Oslo.",
+        ),
+        ("I said.\u2028> quoted X\u2028I go.", "User: I said.\u2028> quoted X\u2028I go."),
         (
             "She wrote\n> I live in Rome\n> now\nNice.",
             "User: She wrote\nUser (pasted): > I live in Rome\n> now\nUser: Nice.",
@@ -94,3 +108,31 @@ def test_a_search_prefers_what_somebody_says_to_what_he_pastes(kind):
     assert hits[0].entry.content.endswith("I live in Lisbon, near the river.")
     assert len(hits) > 1 and is_pasted(hits[1].entry)
     assert is_pasted(retriever.search("Which cities are in Minnesota?", 1)[0].entry)
+
+
+def test_names_of_four_words_and_labels_that_are_there():
+    assert marked("So\n> a\n> b", "Anna Maria de Silva:")[1][1] == "Anna Maria de Silva (pasted):"
+    entry = Entry("line-1", ARCHIVE.name, "Anna Maria de Silva (pasted): > a")
+    assert is_pasted(entry)
+    assert marked("> a\n> b", "User (pasted):")[0] == "User (pasted): > a\n> b"
+
+
+def test_a_fact_is_said_by_a_line_that_was_pasted():
+    fact = Entry("1", "facts", "The user's flight to Oslo leaves on Friday")
+    line = Entry(
+        "line-1", ARCHIVE.name, "User (pasted): Flight SK123 to Oslo leaves Friday at noon"
+    )
+    plain = replace(line, content=line.content.replace(" (pasted)", ""))
+    assert line_of(fact, [line]) == line and line_of(fact, [plain]) == plain
+    assert words_said(line.content) == words_said(plain.content)
+
+
+def test_marking_takes_time_in_proportion_to_the_text():
+    def seconds(turns):
+        text = "\n".join(f"User: turn {number}\nAssistant: yes" for number in range(turns))
+        labels = speaker_labels(text)
+        began = time.process_time()
+        mark_pasted(text, labels)
+        return time.process_time() - began
+
+    assert min(seconds(8000) for _ in range(3)) < 1.0  # some .05 s; of the square of it 6 s

@@ -27,17 +27,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from memalpha.contrib.importing.exports import Export
 from memalpha.contrib.importing.items import Chat, ForeignEntry, Reasons, clean_text
 from memalpha.conversation.messages import Utterance, joined_messages
-from memalpha.conversation.pasted import PASTED
 from memalpha.errors import InputError, JournalConflictError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval.archive import archive_chunk, lines_of_text
+from memalpha.speakers import PASTED
 from memalpha.store.durable import DurableMemory
 from memalpha.store.history import Event
 from memalpha.store.journal import Namespace, Origin, digest_of
 from memalpha.store.records import RecordKind
 from memalpha.text.times import is_to_come, later, moment
 from memalpha.types import Change, Chunk, Entry, Operation, OperationKind, TokenCounter
+from memalpha.units import UNIT_TOKENS, units
 
 if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent
@@ -455,7 +456,12 @@ def _says_else(message: SourcedItem, there: Sequence[Event], count: TokenCounter
     if all(line in text for line in said) and not _without(text, said):
         return False
     text, labels = message.what.labelled  # it says something again and again, or something else
-    return {line.content for line in written} != set(lines_of_text(text, count, labels))
+    lines = {line.content for line in written}
+    # what was written before pasted text had labels is as it was
+    return lines not in (
+        set(lines_of_text(text, count, labels)),
+        set(units(text, UNIT_TOKENS, count, labels)),
+    )
 
 
 def _rewrite(
