@@ -50,7 +50,7 @@ def losses(
     to what an assistant said or somebody pasted, but for what was said or pasted so before.
     """
     lost = [0.0] * len(entries)
-    for row, other in newer_versions(entries, cosines):
+    for row, other in newer_versions(entries, cosines, ALIKE):
         a_line = ARCHIVE.name in (entries[row].section, entries[other].section)
         fits = a_line and scores[other] >= scores[row] - NEAR
         lost[row] = max(lost[row], _REPLACED if fits else OUTDATED)
@@ -60,7 +60,7 @@ def losses(
 
 
 def newer_versions(
-    entries: Sequence[Entry], cosines: NDArray[np.float32], alike: float = ALIKE
+    entries: Sequence[Entry], cosines: NDArray[np.float32], alike: float
 ) -> Iterator[tuple[int, int]]:
     """Yield the rows of each statement and of a newer one that resembles it; ``cosines``: (entries,
     entries), at least ``alike``.
