@@ -115,7 +115,8 @@ def speaker_labels(text: str) -> list[Span]:
         for match in matches
         if _is_name(match["name"]) or (returns and not text.startswith("\n", match.end()))
     ]
-    spoken = bool(matches) and (matches[0].start() == lines[0] or 2 * len(matches) > len(lines))
+    begins = bool(matches and lines) and matches[0].start() == lines[0]
+    spoken = begins or 2 * len(matches) > len(lines)
     few = len({match["name"] for match in candidates}) <= 3
     if not returns and not message and not (few and spoken):
         return []

@@ -136,3 +136,9 @@ def test_marking_takes_time_in_proportion_to_the_text():
         return time.process_time() - began
 
     assert min(seconds(8000) for _ in range(3)) < 1.0  # some .05 s; of the square of it 6 s
+
+
+def test_a_text_that_is_a_label_and_a_header_alone_is_archived():
+    text = "[10:30] Marta: [Session 2, 2024-03-05]\n   "
+    assert speaker_labels(text) == [Span(0, 0), Span(0, 14)]
+    assert "".join(lines_of_text(text, count_words)).startswith("[10:30] Marta:")
