@@ -21,6 +21,7 @@ UNSPACED = (
     "\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
     "\U00020000-\U0003ffff"
 )
+QUESTION_ENDS = ("?", "\uff1f", "\u061f")  # ASCII, full width, Arabic
 _CLOSE = "\"')\\]\u2019\u201d\u00bb\u300d\u300f\uff09\u3011\u300b\u3009\u3015\uff02\uff07\uff3d"
 # ends of sentences that need no space: of Han and Kana, danda, Arabic, Armenian, Ethiopic, Myanmar,
 # Khmer, Tibetan; a full-width stop not within a number

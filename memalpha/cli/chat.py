@@ -311,14 +311,12 @@ def show_passages(passages: Sequence[Passage]) -> None:
         about = [day, source, passage.entry.id, "pasted" * is_pasted(passage.entry)]
         out(printable(f"{place}. {'  '.join(filter(None, about))}"))
         start, end = passage.fits if len(passage.text) > _SHORT else (0, len(passage.text))
-        before = f"{passage.before} {passage.text[:start]}"
-        after = f"{passage.text[end:]} {passage.after}"
-        _show_around(before if passage.before else passage.text[:start], back=True)
+        _show_around(f"{passage.before} {passage.text[:start]}", back=True)
         mark = "> "
         for line in passage.text[start:end].splitlines():
             console.print(Text(f"   {mark}{printable(line)}", style="bold"))
             mark = "  "
-        _show_around(after if passage.after else passage.text[end:], back=False)
+        _show_around(f"{passage.text[end:]} {passage.after}", back=False)
         if passage.newer is not None:
             newer = passage.newer
             number = places.get(newer.id)

@@ -10,12 +10,12 @@ from itertools import groupby
 from memalpha.conversation.messages import ASSISTANT
 from memalpha.speakers import PASTED, speaker_of, unquoted_labels
 from memalpha.types import Span
+from memalpha.units import QUESTION_ENDS
 
 _FENCE = re.compile(r"\s*(?:```|~~~)[\w+#.-]*\s*$")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _ANNOUNCED = re.compile("[:\uff1a]\\s*$")  # the end of a sentence that says that a text comes
 _ENDS = re.compile("[.!?\u2026\u3002\uff01\uff1f]\\s*$")
-_ASKS = re.compile("[?\uff1f\u061f]\\s*$")
 # words by which people speak of themselves: in English, German, Spanish, French, Italian, Chinese
 # and Japanese
 _SELF = re.compile(
@@ -69,7 +69,7 @@ def _pasted_lines(lines: Sequence[str]) -> list[bool]:
     announced = [n for n, line in enumerate(lines) if not marks[n] and _ANNOUNCED.search(line)]
     for number in announced[:1]:
         end = len(lines)
-        while end > number + 1 and (not lines[end - 1].strip() or _ASKS.search(lines[end - 1])):
+        while end > number + 1 and _asks_or_is_blank(lines[end - 1]):
             end -= 1
         if len("".join(lines[number + 1 : end]).split()) >= _WORDS:
             marks[number + 1 : end] = [True] * (end - number - 1)
@@ -77,6 +77,11 @@ def _pasted_lines(lines: Sequence[str]) -> list[bool]:
         if number and not line.strip():
             marks[number] = marks[number - 1]
     return marks
+
+
+def _asks_or_is_blank(line: str) -> bool:
+    text = line.rstrip()
+    return not text or text.endswith(QUESTION_ENDS)
 
 
 def _quotes(line: str) -> bool:

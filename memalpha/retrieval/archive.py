@@ -20,7 +20,7 @@ from memalpha.retrieval.lexical import tokenize
 from memalpha.speakers import PASTED, speaker_labels, speaker_of, split_speaker
 from memalpha.text.times import later
 from memalpha.types import Change, Chunk, Entry, Operation, OperationKind, Span, TokenCounter
-from memalpha.units import UNIT_TOKENS, sentences, units
+from memalpha.units import QUESTION_ENDS, UNIT_TOKENS, sentences, units
 
 ALIKE = 0.55  # cosine of statements that say nearly the same
 # the same, where dates do not tell which is newer: what stands further down in one text may be no
@@ -33,7 +33,6 @@ OUTDATED = 0.15  # what a statement loses of its score if a newer one says nearl
 _REPLACED = 0.3
 # how many places it goes down at most: where many lines are read, most resemble a newer one
 PLACES = 8
-_ASKED = ("?", "\uff1f", "\u061f")  # ends of questions: ASCII, full width, Arabic
 FACT = 0.35  # least Dice coefficient of the words of a fact and of the line that says it
 BY_OTHERS = 0.6  # of a line of somebody whom the fact does not name
 
@@ -147,8 +146,8 @@ def only_asks(entry: Entry) -> bool:
     if entry.section != ARCHIVE.name or by_assistant(entry):
         return False
     text = split_speaker(entry.content)[1].strip()
-    return text.endswith(_ASKED) and all(
-        text[slice(*sentence)].endswith(_ASKED) for sentence in sentences(text)
+    return text.endswith(QUESTION_ENDS) and all(
+        text[slice(*sentence)].endswith(QUESTION_ENDS) for sentence in sentences(text)
     )
 
 

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from memalpha.errors import ForgottenError, JournalConflictError, JournalDamagedError
-from memalpha.memory.memory import LINE_ID, Memory
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section, SectionKind
 from memalpha.retrieval.archive import line_of, words_said
 from memalpha.store.records import Body, LinesHeader, Note, Origin, Record, RecordKind
@@ -117,11 +117,11 @@ def _lines_of(record: Record) -> Iterator[Event]:
     """The events of a record of lines; in ``events_of`` no entry is there before a line."""
     shared = record.read(LinesHeader) if record.body is not None else None
     time = datetime.fromisoformat(record.time)
-    for number, line in enumerate(record.lines, record.first):
+    for number, (key, line) in enumerate(record.lines.items(), record.first):
         known = shared is not None and line is not None
         yield Event(
             number,
-            f"{LINE_ID}{number}",
+            key,
             RecordKind.APPLY,
             time,
             Origin(*shared.origin) if shared and known else None,

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from memalpha.errors import JournalBusyError, JournalDamagedError, JournalError
+from memalpha.errors import JournalBusyError, JournalError
 from memalpha.memory.memory import LINE_ID
 from memalpha.memory.schema import ARCHIVE, MemorySchema
 from memalpha.retrieval.dense import CodeIndex, DenseSide
@@ -162,11 +162,10 @@ class StoredSearch(RankedSearch):
         """Let the embedder read every line now, so that no question waits for it; what it has read
         it does not read again.
         """
-        self.update(progress)
         self._mended(lambda: self._embed_lines(progress))
 
     def _embed_lines(self, progress: IndexProgress | None) -> None:
-        self.follow()
+        self.follow(progress)
         state = self._file.state()
         if self._kept is None or state is None:
             return
@@ -215,19 +214,14 @@ class StoredSearch(RankedSearch):
         head = Head(before.seq, before.hash)
         last: dict[str, tuple[int, Entry | None]] = {}
         for record in records:
-            problem = log.fault(record, head, self._journal.key)
-            if problem:
-                raise JournalDamagedError(
-                    f"{self._journal.database.name}: operation {record.seq} {problem}",
-                    fix="bring a backup back",
-                )
+            log.check_record(record, head, self._journal.key, self._journal.database.name)
             head = record.head
             if record.kind == RecordKind.FORGET:
                 if record.seq > before.built and record.read(Note).erased:
                     self._file.remove()
                     return None
             else:
-                last.update((key, (record.seq, after)) for key, after in entries_of(record))
+                last.update((key, (record.seq, after)) for key, after in entries_of(record).items())
         with self._file.writing():
             state = self._file.state()
             if state != before:  # another process was faster

@@ -77,7 +77,7 @@ class StoredMemory:
             records = self._journal.database.some(self._chain, sorted(new))
         log.check_seals(records, self._journal.key, self._journal.database.name)
         for record in records:
-            for key, entry in entries_of(record):
+            for key, entry in entries_of(record).items():
                 if entry is not None:
                     self._known[record.seq, key] = entry
         try:

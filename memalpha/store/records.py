@@ -237,21 +237,20 @@ class Record(NamedTuple):
         return tuple(number for number, line in lines if not line)
 
     @property
-    def lines(self) -> list[Entry | None]:
-        """The lines of the archive that it brought, in order; None for each that was erased.
+    def lines(self) -> dict[str, Entry | None]:
+        """The lines of the archive that it brought, by id, in order; None for each that was erased.
 
         JournalDamagedError if they cannot be read.
         """
-        first = self.first
+        ids = {f"{LINE_ID}{number}": number for number in range(self.first, self.seq + 1)}
+        entries: dict[str, Entry | None] = dict.fromkeys(ids)
         if self.body is None:
-            return [None] * (self.seq - first + 1)
+            return entries
         shared = self.read(LinesHeader)
-        entries = list[Entry | None]()
-        for number, part in enumerate(parts.split(self.body)[1:], first):
-            text = _text_of(number, part) if part else None
-            more = shared.timestamp, shared.chunk, number, number, shared.metadata
-            id_ = f"{LINE_ID}{number}"
-            entries.append(None if text is None else Entry(id_, ARCHIVE.name, text, *more))
+        for (key, number), part in zip(ids.items(), parts.split(self.body)[1:], strict=False):
+            if part:
+                more = shared.timestamp, shared.chunk, number, number, shared.metadata
+                entries[key] = Entry(key, ARCHIVE.name, _text_of(number, part), *more)
         return entries
 
     @property
@@ -317,16 +316,15 @@ class Receipt:
     scrubbed: bool = True
 
 
-def entries_of(record: Record) -> list[tuple[str, Entry | None]]:
+def entries_of(record: Record) -> dict[str, Entry | None]:
     """Return the entries that a record wrote, by id; None for one that it removed, or that was
     erased.
     """
     if record.kind == RecordKind.READ:
-        return []
+        return {}
     if record.kind == RecordKind.LINES:
-        lines = enumerate(record.lines, record.first)
-        return [(f"{LINE_ID}{number}", line) for number, line in lines]
-    return [(record.entry, record.read(Body).after)]
+        return record.lines
+    return {record.entry: record.read(Body).after}
 
 
 def digest_of(source: str) -> str:
@@ -417,17 +415,21 @@ def fault(record: Record, before: Head, key: bytes | None) -> str:
     return "" if sealed else "was edited: its body is not the one it was sealed with"
 
 
+def check_record(record: Record, before: Head, key: bytes | None, name: str) -> None:
+    """Raise JournalDamagedError if a record of the store ``name`` should not follow ``before``."""
+    problem = fault(record, before, key)
+    if problem:
+        raise JournalDamagedError(
+            f"{name}: operation {record.seq} {problem}", fix="bring a backup back"
+        )
+
+
 def check_seals(records: Iterable[Record], key: bytes | None, name: str) -> None:
     """Raise JournalDamagedError if one of some records of the store ``name`` was edited; whether
     each follows on the one before it is not asked.
     """
     for record in records:
-        problem = fault(record, Head(record.first - 1, record.previous), key)
-        if problem:
-            raise JournalDamagedError(
-                f"{name}: operation {record.seq} {problem}",
-                fix="bring a backup back",
-            )
+        check_record(record, Head(record.first - 1, record.previous), key, name)
 
 
 def check(records: Sequence[Record], before: Head, head: Head, key: bytes | None) -> list[str]:

@@ -39,6 +39,11 @@ def rows(journal):
         return journal.database.rows(journal.registered[MARTA].entry)
 
 
+def spans(journal):
+    """Kind, first and last operation of each record."""
+    return [(record.kind, record.first, record.seq) for record in rows(journal)]
+
+
 def a_story(durable):
     durable.apply(insert("Marta lives in Oslo"), BY, chunk=4, time="2024-01-01")
     read(durable)
@@ -65,7 +70,7 @@ def test_the_lines_of_a_text_are_one_record_and_tell_what_a_record_each_tells(
     journal, durable = opened(tmp_path / "new.db")
     with journal:
         a_story(durable)
-        kinds = [(record.kind, record.first, record.seq) for record in rows(journal)]
+        kinds = spans(journal)
     assert kinds == [
         ("apply", 1, 1),
         ("lines", 2, 4),
@@ -91,8 +96,7 @@ def test_what_differs_between_lines_ends_a_record(folder):
         memory.apply(insert("an entry"), chunk=2)
         memory.apply(line("the last"), chunk=2)
         memory.apply(Operation(OperationKind.UPDATE, ARCHIVE.name, "other", "line-7"), chunk=2)
-    spans = [(record.kind, record.first, record.seq) for record in rows(journal)]
-    assert spans == [
+    assert spans(journal) == [
         ("lines", 1, 2),
         ("lines", 3, 3),
         ("lines", 4, 5),

@@ -32,6 +32,7 @@ _BLOCK = 1 << 20  # characters
 _LONGEST = (
     1 << 29
 )  # characters of one value; a file of one value needs some times its size in memory
+_SQLITE = b"SQLite format 3\0"  # the beginning of a database
 _FIRST = 200  # values that are looked at to recognise a kind
 # a zip that unpacks to more bytes than _LARGE and than _RATIO times its size is no export: texts
 # are packed to a third or a tenth
@@ -192,7 +193,7 @@ class Export:
         reasons = {RecursionError: "it is nested too deeply", MemoryError: "memory is too small"}
         reason = reasons.get(type(error)) or str(error) or type(error).__name__
         expected = "JSON or JSON Lines in UTF-8, a zip of such files, or its folder"
-        if self.path.is_file() and self.path.open("rb").read(len(_SQLITE)) == _SQLITE:
+        if _is_database(self.path):
             reason = "it is a database"
             expected += "; of a store of memalpha what memalpha journal export writes"
         return InputError(
@@ -220,8 +221,16 @@ class Export:
                 yield from self._unwrapped(element)
 
 
+def _is_database(path: Path) -> bool:
+    """Whether a file is a SQLite database, as a store is."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except OSError:  # a folder, or what cannot be read
+        return False
+
+
 # what damaged files raise: zipfile has a RuntimeError for a password
-_SQLITE = b"SQLite format 3\0"
 _UNREADABLE = (
     OSError,
     ValueError,
