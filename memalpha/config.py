@@ -272,9 +272,12 @@ def check_name(name: str, groups: Sequence[type], what: str, listed: str = "") -
 
 
 def listing(groups: Sequence[type]) -> str:
-    """Return every option of the groups with its default and its description."""
+    """Return every option of the groups with its default and its description; the first sentence
+    of a group's docstring stands above its options.
+    """
     lines = []
     for group in groups:
+        lines.append(f"\n{first_sentence(group)}\n")
         meanings = descriptions(group)
         hints = get_type_hints(group, include_extras=True)
         for field in fields(group):
@@ -288,6 +291,12 @@ def listing(groups: Sequence[type]) -> str:
                         meaning += f" One of: {', '.join(check.func.names())}."
                 lines.append(f"  --{field.name} {shown}\n      {meaning}")
     return "\n".join(lines)
+
+
+def first_sentence(group: type) -> str:
+    """The first sentence of a docstring, on one line."""
+    paragraph = inspect.cleandoc(group.__doc__ or "").split("\n\n")[0]
+    return " ".join(paragraph.split()).partition(". ")[0].rstrip(".") + "."
 
 
 def plain(value: Any) -> Any:

@@ -32,10 +32,8 @@ from memalpha.cli.journal import open_store
 from memalpha.cli.options import AgentOptions, AsJson, ListOptions, WhoseOptions, read_options
 from memalpha.conversation.messages import USER, Utterance
 from memalpha.errors import InputError, MemAlphaError
-from memalpha.generation.serving import SilentGenerator
 from memalpha.memory.memory import render_entry
-from memalpha.memory.schema import ARCHIVE
-from memalpha.retrieval.archive import is_pasted, only_asks
+from memalpha.retrieval.archive import is_pasted, is_question
 from memalpha.types import Entry
 
 if TYPE_CHECKING:
@@ -175,11 +173,10 @@ class Conversation:
         self.last = reply = self.agent.ask(message, namespace=self.namespace)
         if "?" in message:
             self._tell(reply)
-        silent = isinstance(self.agent.generator.generator, SilentGenerator)
-        if silent and only_asks(Entry("", ARCHIVE.name, message)):
+        if not self.agent.writes and is_question(message):
             return  # it states nothing that could be found
         changes = self._add(message)
-        if silent:
+        if not self.agent.writes:
             out("  kept as it was said")
             return
         # of a statement, a small reader may repeat a word as its answer, or say what the statement

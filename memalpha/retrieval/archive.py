@@ -145,7 +145,12 @@ def only_asks(entry: Entry) -> bool:
     """Whether an entry is a line that asks and states nothing, of somebody who is no assistant."""
     if entry.section != ARCHIVE.name or by_assistant(entry):
         return False
-    text = split_speaker(entry.content)[1].strip()
+    return is_question(split_speaker(entry.content)[1])
+
+
+def is_question(text: str) -> bool:
+    """Whether each sentence of a text asks, so that it states nothing."""
+    text = text.strip()
     return text.endswith(QUESTION_ENDS) and all(
         text[slice(*sentence)].endswith(QUESTION_ENDS) for sentence in sentences(text)
     )

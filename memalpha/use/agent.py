@@ -352,6 +352,11 @@ class MemoryAgent(MemoryStore):
             adopts=lambda recorded: schema is None and recorded.name not in OF_PROGRAMS,
         )
 
+    @property
+    def writes(self) -> bool:
+        """Whether a model writes entries; if not, only the archive keeps what was said."""
+        return not isinstance(self.generator.generator, SilentGenerator)
+
     def add(
         self,
         text: str | Sequence[Message],

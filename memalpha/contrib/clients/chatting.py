@@ -3,7 +3,8 @@
 ``memalpha.wrap`` and the proxy of ``memalpha serve`` call this through ``exchange.Exchange`` and
 differ in transport alone. What is remembered is the user's new message and the answer: of messages
 those after the last answer, so a history that is sent again with each request is never read again,
-nor are system prompts, tools' outputs and examples before the first answer. A request is the same
+nor are system prompts, tools' outputs and examples before the first answer. Where no model writes
+entries, a message that only asks is not kept: it would be found in place of its answer. A request is the same
 turn again, and adds only its new answer, if within an hour it is sent twice in a row, as after a
 failure, or with the outputs of tools. The same words after another turn were said again. Left out
 are tagged blocks, a model's thinking, and sentences of the answer that restate what was recalled or
@@ -24,6 +25,7 @@ from memalpha.conversation.messages import ASSISTANT, USER, Utterance, read_mess
 from memalpha.conversation.recalled import tag_passages, without_recalled
 from memalpha.memory.memory import render_entry
 from memalpha.qa.readers import within_budget
+from memalpha.retrieval.archive import is_question
 from memalpha.store.journal import Namespace
 from memalpha.text.thinking import content_of
 from memalpha.types import JsonMapping
@@ -133,7 +135,9 @@ class ChatMemory:
             again = turn.digest in read and (turn.goes_on or conversation.last == turn.digest)
             messages: list[JsonMapping] = []
             for message, digest in zip(turn.said, turn.digests, strict=True):
-                if not (again or (digest != turn.digest and digest in read)):
+                if again or (digest != turn.digest and digest in read):
+                    continue
+                if self.agent.writes or not is_question(str(message["content"])):
                     messages.append(message)
             answered = _digest([turn.digest, answer])
             with self._lock:
