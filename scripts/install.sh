@@ -120,3 +120,4 @@ else
 fi
 
 if [ "$what" = dev ]; then offer_browser; fi
+say "the command memalpha is there after: source .venv/bin/activate"

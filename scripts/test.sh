@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The whole default suite: format, lint, types, tests. Stops at the first that fails. No network once installed.
+# The whole default suite: format, lint, types, docs, tests. Stops at the first that fails. No network once installed.
 #
 #   bash scripts/test.sh               everything but the slow tests
 #   bash scripts/test.sh -k memory     further arguments go to pytest
-#   bash scripts/test.sh --slow        the slow tests alone, about an hour; writes docs/slow-tests.md
+#   bash scripts/test.sh --slow        the slow tests alone, about two hours; writes docs/slow-tests.md
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -36,6 +36,8 @@ fi
 step "ruff format" .venv/bin/python -m ruff format --check .
 step "ruff check" .venv/bin/python -m ruff check .
 step "mypy" .venv/bin/python -m mypy
+step "words of the docs" .venv/bin/python scripts/check_docs.py
+step "site of the docs" bash scripts/docs.sh
 export OMP_NUM_THREADS=1 # a process a core
 step "pytest" .venv/bin/python -m pytest -n auto --dist loadfile "$@"
 printf '[test] all passed in %s s\n' "$SECONDS"

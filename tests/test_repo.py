@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HOMES = ("work", "root", "home", "Users")
 MACHINE_PATH = re.compile(r"(?<![\w.}~-])/(?:" + "|".join(HOMES) + r")/[\w.-]")
 REGISTRY_HOSTS = ("pypi" + ".org", "files.python" + "hosted.org", "pypi" + ".python.org")
-SCRIPTS = ("scripts/install.sh", "scripts/test.sh", "scripts/gpu_check.sh", ".ci/run")
+SCRIPTS = ("scripts/docs.sh", "scripts/install.sh", "scripts/test.sh", "scripts/gpu_check.sh", ".ci/run")
 COMMAND = re.compile(r"^# .*\b(memalpha|accelerate launch|torchrun|(bash|python) scripts/)")
 
 
@@ -105,6 +105,27 @@ def test_constraints_pin_every_direct_dependency_inside_its_range():
             assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), (
                 requirement
             )
+
+
+def test_forms_and_workflow_are_whole_and_run_what_is_there():
+    forms = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+    assert len(forms) == 4
+    for path in forms:
+        form = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if path.name != "config.yml":
+            assert {"name", "description", "body"} <= set(form), path
+            assert all(part["type"] in {"textarea", "input", "markdown"} for part in form["body"])
+    workflow = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text(encoding="utf-8"))
+    jobs = workflow["jobs"]
+    versions = jobs["test"]["strategy"]["matrix"]["python"]
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    assert versions == [line.rsplit(" ", 1)[1] for line in classifiers if ":: 3." in line]
+    commands = " ".join(step.get("run", "") for job in jobs.values() for step in job["steps"])
+    scripts = re.findall(r"bash ([\w./]+)", commands)
+    assert set(scripts) == {".ci/run", "scripts/install.sh", "scripts/docs.sh"}
+    assert all((ROOT / script).is_file() for script in scripts)
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert {hook["id"] for hook in hooks} == {"ruff-format", "ruff-check", "mypy", "docs"}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -15,6 +15,13 @@ ROOT = Path(__file__).resolve().parents[2]
 TRAIN = """train --model nano --full_finetuning true --train_data toy --schema toy
     --train_options {"n":16,"split":"train"} --codec compact --view_tokens 64
     --max_chunk_tokens 64 --max_completion_length 8 --max_steps 1 --output_dir run"""
+TYPED = """from memalpha import MemoryAgent
+
+agent = MemoryAgent.without_model(store=":memory:")
+reveal_type(agent.ask("Where?", namespace="ann").text)
+reveal_type(agent.memory(namespace="ann")[0])
+agent.ask(5)
+"""
 WHOSE = "run --store m.db --user marta"
 
 
@@ -82,3 +89,25 @@ def test_the_wheel_holds_every_file_of_the_package_and_works(tmp_path):
     finally:
         server.terminate()
     assert server.wait(30) == 0
+    assert types_seen(site, tmp_path) == [
+        'note: Revealed type is "str"',
+        'note: Revealed type is "memalpha.types.Entry"',
+        'error: Argument 1 to "ask" of "MemoryAgent" has incompatible type "int"; expected "str"',
+    ]
+
+
+def types_seen(site, folder):
+    """What mypy says of a program outside the checkout that uses the installed package."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "other"], cwd=folder, check=True)
+    (packages,) = folder.glob("other/lib/python*/site-packages")
+    (packages / "site.pth").write_text(str(site))
+    (folder / "outside.py").write_text(TYPED)
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--python-executable=other/bin/python"]
+        + ["--hide-error-codes", "--no-error-summary", "outside.py"],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+    )
+    return [line.split(": ", 1)[1] for line in checked.stdout.splitlines()]
