@@ -43,7 +43,7 @@ HISTORY = re.compile(
 BARE = re.compile(r"(?<![\w.,])[-+±−]?\.\d+|(?<![\w.,/])0\.\d+(?![\d.]*\d?[.\w-])(?=(.{0,12}))")
 NAMED = re.compile(
     r"\b(?:cosine|similarity|weight|probability|temperature|version|rate|score|threshold|ratio"
-    r"|coverage|default|least)\b(?:\W+\w+){0,4}\W*$",
+    r"|coverage|default|least|points|interval)\b(?:\W+\w+){0,4}\W*$",
     re.IGNORECASE,
 )
 UNITS = re.compile(
@@ -147,7 +147,7 @@ def check_page(path: Path, root: Path = ROOT) -> list[Problem]:
     line = 0
     for token in MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8")):
         line = token.map[0] + 1 if token.map else line
-        found: list[str] = []
+        whats: list[str] = []
         if token.type == "table_open":
             head, body, inside = [], [], "table"
         elif token.type == "tr_open":
@@ -158,7 +158,7 @@ def check_page(path: Path, root: Path = ROOT) -> list[Problem]:
             else:
                 head = row
         elif token.type == "table_close":
-            found, inside = list(table_problems(head, body, caption)), ""
+            whats, inside = list(table_problems(head, body, caption)), ""
         elif token.type in ("heading_open", "heading_close"):
             inside = "heading" if token.type == "heading_open" else ""
         elif token.type == "inline":
@@ -168,9 +168,9 @@ def check_page(path: Path, root: Path = ROOT) -> list[Problem]:
             else:
                 caption = text
             if name not in GENERATED:
-                found = list(sentence_problems(text, record, inside == "table"))
-            found += path_problems(token, path)
-        problems += [Problem(name, line, what) for what in found]
+                whats = list(sentence_problems(text, record, inside == "table"))
+            whats += path_problems(token, path)
+        problems += [Problem(name, line, what) for what in whats]
     return problems
 
 

@@ -52,7 +52,9 @@ class Mem0Library(System):
         memory = piece_memory(lines, setting.count)
         folder = Path(tempfile.mkdtemp(prefix="mem0-"))
         retriever = Mem0Retriever(memory, folder)
-        return SearchedMemory(memory_tokens=memory.tokens, memory=memory, retriever=retriever, k=MOST_MESSAGES)
+        return SearchedMemory(
+            memory_tokens=memory.tokens, memory=memory, retriever=retriever, k=MOST_MESSAGES
+        )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,13 @@ ROOT = Path(__file__).resolve().parents[1]
 HOMES = ("work", "root", "home", "Users")
 MACHINE_PATH = re.compile(r"(?<![\w.}~-])/(?:" + "|".join(HOMES) + r")/[\w.-]")
 REGISTRY_HOSTS = ("pypi" + ".org", "files.python" + "hosted.org", "pypi" + ".python.org")
-SCRIPTS = ("scripts/docs.sh", "scripts/install.sh", "scripts/test.sh", "scripts/gpu_check.sh", ".ci/run")
+SCRIPTS = (
+    "scripts/docs.sh",
+    "scripts/install.sh",
+    "scripts/test.sh",
+    "scripts/gpu_check.sh",
+    ".ci/run",
+)
 COMMAND = re.compile(r"^# .*\b(memalpha|accelerate launch|torchrun|(bash|python) scripts/)")
 
 

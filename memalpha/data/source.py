@@ -103,9 +103,13 @@ class Tally:
     problems: list[str] = field(default_factory=list)  # the first ones
 
     def instances(self, loaded: Iterable[Instance | SkippedItem]) -> Iterator[Instance]:
-        """Yield the instances among what a source gives, and count the rest."""
+        """Yield the instances among what a source gives, and count the rest; InputError for a
+        question whose metric does not exist.
+        """
         for item in loaded:
             if isinstance(item, Instance):
+                for metric in {question.metric for question in item.questions}:
+                    check_metric(metric, judged=True)
                 yield item
                 continue
             counts = self.skipped if item.questions else self.notes

@@ -479,3 +479,15 @@ def test_the_sample_itself_is_counted_whole(tmp_path, name):
 @given(data=st.data())
 def test_damage_is_a_located_error_or_is_counted(tmp_path, name, data):
     check_damaged(tmp_path, name, SAMPLES[name], data)
+
+
+def test_a_question_with_a_metric_that_does_not_exist_is_refused_when_data_are_prepared():
+    known = Question("Where?", ("Rome",), metric="bound")
+    unknown = Question("Where?", ("Rome",), metric="bounds")
+    chunks = (Chunk("Ann: I live in Rome."),)
+    good, bad = (
+        Instance(question.metric, "own", chunks, (question,)) for question in (known, unknown)
+    )
+    assert list(Tally().instances([good])) == [good]
+    with pytest.raises(InputError, match="unknown metric 'bounds'"):
+        list(Tally().instances([good, bad]))
