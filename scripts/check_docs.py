@@ -3,10 +3,10 @@
     python scripts/check_docs.py              every page; exit code 1 if one has a problem
     python scripts/check_docs.py FILE ...     these pages
 
-A page says what is so, and results say what was measured. So a page that is not a record has no date
-and no word of history ("now", "no more", "as before"). In prose a share is in per cent, and a decimal
-has a noun; ".905" stands in tables alone. A sentence has at most 35 words, and a column of numbers a
-unit, in its head or in the sentence before the table. A path or link that is named exists.
+A page says what is so, and results say what was measured. So a page that is not a record has no
+date and no word of history ("now", "no more", "as before"). In prose a share is in per cent, and a
+decimal has a noun; ".905" stands in tables alone. A sentence has at most 35 words, and a column of
+numbers a unit, in its head or in the sentence before the table. A path or link that is named exists.
 
 Code blocks and inline code are not looked at, but for the paths in them.
 """
@@ -130,9 +130,14 @@ def path_problems(token: Token, page: Path) -> Iterator[str]:
                 made = (page.parent / place).name in ("command-line.md", "options.md")
                 if not made and not (page.parent / place).exists():
                     yield f"a link to nothing: {target}"
-        elif child.type == "code_inline" and PATH.match(child.content):
-            if not (ROOT / child.content).exists() and "*" not in child.content:
-                yield f"a path that is not there: {child.content}"
+        elif is_missing(child):
+            yield f"a path that is not there: {child.content}"
+
+
+def is_missing(child: Token) -> bool:
+    """Whether inline code is a path of the repository that is not there."""
+    is_path = child.type == "code_inline" and PATH.match(child.content)
+    return bool(is_path) and not (ROOT / child.content).exists()
 
 
 def check_page(path: Path, root: Path = ROOT) -> list[Problem]:

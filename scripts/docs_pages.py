@@ -1,14 +1,13 @@
 """The pages of the site that are made from the code: the command line and the options.
 
-mkdocs calls ``on_files`` (mkdocs.yml, ``hooks``). The page of the Python API is written by hand, and
-must name every public name.
+mkdocs calls ``on_files`` (mkdocs.yml, ``hooks``). The page of the Python API is written by hand,
+and must name every public name.
 """
 
 import contextlib
 import io
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig

@@ -1,7 +1,7 @@
-"""``memalpha evaluate`` with one more kind of system, ``mem0_library``: Mem0's library in the process.
+"""``memalpha evaluate`` with one more kind of system: ``mem0_library``, Mem0's in the process.
 
     pip install mem0ai qdrant-client
-    python scripts/evaluate_mem0.py --config configs/evaluate/archive.yaml --systems '[mem0_library]' ...
+    python scripts/evaluate_mem0.py --config FILE --systems '[mem0_library]'
 
 Each line of a chunk is a message that Mem0 keeps as it is (``infer=False``, without a language
 model), and a question is answered from its nearest messages, with the embedder of every other

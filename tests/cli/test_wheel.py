@@ -103,8 +103,10 @@ def types_seen(site, folder):
     (packages / "site.pth").write_text(str(site))
     (folder / "outside.py").write_text(TYPED)
     checked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--python-executable=other/bin/python"]
-        + ["--hide-error-codes", "--no-error-summary", "outside.py"],
+        [
+            *(sys.executable, "-m", "mypy", "--strict", "--python-executable=other/bin/python"),
+            *("--hide-error-codes", "--no-error-summary", "outside.py"),
+        ],
         cwd=folder,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         capture_output=True,
