@@ -6,7 +6,7 @@
 A page says what is so, and results say what was measured. So a page that is not a record has no
 date and no word of history ("now", "no more", "as before"). In prose a share is in per cent, and a
 decimal has a noun; ".905" stands in tables alone. A sentence has at most 35 words, and a column of
-numbers a unit, in its head or in the sentence before the table. A path or link that is named exists.
+numbers a unit, in its head or in the sentence before the table. Paths and links lead somewhere.
 
 Code blocks and inline code are not looked at, but for the paths in them.
 """

@@ -5,11 +5,11 @@ differ in transport alone. What is remembered is the user's new message and the 
 those after the last answer, so a history that is sent again with each request is never read again,
 nor are system prompts, tools' outputs and examples before the first answer. Where no model writes
 entries, a message that only asks is not kept: it would be found in place of its answer. A request
-is the same turn again, and adds only its new answer, if within an hour it is sent twice in a row, as after a
-failure, or with the outputs of tools. The same words after another turn were said again. Left out
-are tagged blocks, a model's thinking, and sentences of the answer that restate what was recalled or
-stands in the memory (``conversation.recalled``). A conversation that began without this memory is
-not read: ``MemoryAgent.add`` takes its messages.
+is the same turn again, and adds only its new answer, if within an hour it is sent twice in a row,
+as after a failure, or with the outputs of tools. The same words after another turn were said again.
+Left out are tagged blocks, a model's thinking, and sentences of the answer that restate what was
+recalled or stands in the memory (``conversation.recalled``). A conversation that began without this
+memory is not read: ``MemoryAgent.add`` takes its messages.
 """
 
 import hashlib
