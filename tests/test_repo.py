@@ -177,9 +177,7 @@ def commands(name, verb):
     ]
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "docs/recipe.md", "docs/guides/clients.md", "docs/guides/serve.md"]
-)
+@pytest.mark.parametrize("name", ["README.md", "docs/recipe.md", "docs/guides/serve.md"])
 def test_every_server_that_is_shown_knows_whose_memory_it_serves(name, monkeypatch):
     monkeypatch.setattr("memalpha.use.access.Callers.load", Path)
     shown = commands(name, "serve")
