@@ -124,12 +124,14 @@ def find_turns(
 
 def _newer_of(retriever: Retriever, question: str, hits: Sequence[Hit]) -> dict[str, Entry]:
     """What is newer than each hit that has a newer one, by id. Lines are compared by the sentences
-    that fit the question: what else is said beside them hides that two resemble each other.
+    that fit the question: what else is said beside them hides that two resemble each other. A block
+    is one text without a time, so nothing of it is newer.
     """
     if not isinstance(retriever, RankedSearch):
         return {}
     entries = {hit.entry.id: hit.entry for hit in hits}
-    said = [Hit(_sentence_of(hit.entry, question), hit.score) for hit in hits]
+    searched = [hit for hit in hits if hit.entry.section in retriever.sections]
+    said = [Hit(_sentence_of(hit.entry, question), hit.score) for hit in searched]
     found = retriever.newer_of(question, [hit for hit in said if not only_asks(hit.entry)])
     return {key: entries[entry.id] for key, entry in found.items()}
 

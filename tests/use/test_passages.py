@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from memalpha import Journal, MemorySchema, Namespace, Operation, OperationKind, Origin
 from memalpha.cli import run
 from memalpha.qa.readers import ModelReader
 from memalpha.retrieval import RetrievalConfig
@@ -101,6 +102,23 @@ def test_an_older_statement_names_the_newer_one(agent):
     passages = {each.text: each for each in agent.ask("Where do I live?", namespace="me").passages}
     rome, oslo = passages["User: I live in Rome."], passages["User: I live in Oslo."]
     assert rome.newer is None and oslo.newer == rome.entry
+
+
+@pytest.mark.parametrize("indexed", [2000, 1])
+def test_a_block_is_a_passage_and_has_nothing_newer(tmp_path, monkeypatch, indexed):
+    monkeypatch.setattr("memalpha.use.store.INDEXED", indexed)
+    written = [
+        Operation(OperationKind.REPLACE, "core", content="User lives in Oslo"),
+        Operation(OperationKind.INSERT, "semantic", content="User lives in Rome"),
+    ]
+    with Journal.open(tmp_path / "m.db") as journal:
+        durable = journal.memory(Namespace("marta"), MemorySchema.load("small_core"))
+        with durable.writing(Origin("test")) as memory:
+            assert all(memory.apply(operation).ok for operation in written)
+    with MemoryAgent.without_model(store=tmp_path / "m.db") as agent:
+        passages = agent.ask("Where does the user live?", namespace="marta").passages
+    assert {passage.text for passage in passages} == {"User lives in Oslo", "User lives in Rome"}
+    assert all(passage.newer is None for passage in passages)
 
 
 def test_no_more_than_three_passages_and_events_are_those_of_the_history(agent):
