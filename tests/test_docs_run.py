@@ -1,7 +1,8 @@
 """The blocks of a page that follow one another are run in order, as a reader would, in one folder.
 
 Each command gets options that make it small (``SMALL``), so that a page names what is worth running
-and the test takes seconds. A line that nobody can run is a failure.
+and the test takes seconds. A block whose first line is ``# FILE`` is saved as that file. A line
+that nobody can run is a failure.
 """
 
 import re
@@ -19,7 +20,8 @@ from memalpha.memory.schema import ARCHIVE, MemorySchema, Section
 from memalpha.types import Operation, OperationKind, Question, ReadRequest
 
 ROOT = Path(__file__).parents[1]
-_BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^```(python|bash|yaml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_FILE = re.compile(r"# (\w+\.(?:py|yaml))\n")
 _AGENT = "--max_chunk_tokens 700 --view_tokens 64 --dtype float32 --max_completion_length".split()
 SMALL = {
     "prepare": ["--option", "n=4"],
@@ -31,15 +33,22 @@ SMALL = {
     "evaluate": "--model nano --batch_size 1".split(),
 }
 SETS = ["--sets", "[{name: d, data: synthetic, options: {n: 1, preset: small, split: test}}]"]
-NOT_RUN = {"serve"}  # ends when it is stopped; tests/test_repo.py parses its options
-PAGES = ["docs/recipe.md"]
+NOT_RUN = {"ask", "serve"}  # needs the base of its agent; ends when it is stopped
+SETUP = {"pip", "hf"}  # needs a network
+GUIDES = "docs/guides"
+TRAIN = f"{GUIDES}/train.md"
+PAGES = [TRAIN, *(f"{GUIDES}/{name}.md" for name in ("asker", "own-reward", "own-tool", "router"))]
 
 
 def steps_of(page: str) -> Iterator[tuple[str, str]]:
-    """The blocks of Python and the lines of those of a shell, in order."""
+    """The blocks of Python, those that are files, and the lines of those of a shell, in order."""
     for kind, text in _BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
+        if _FILE.match(text):
+            yield "file", text
+            continue
         if kind == "python":
             yield kind, text
+        if kind != "bash":
             continue
         for line in text.replace("\\\n", " ").splitlines():
             if line.strip() and not line.startswith("#"):
@@ -54,6 +63,10 @@ def small(words: list[str]) -> list[str]:
         more += [*_AGENT, "160" if verb == "warmup" else "16"]  # demonstrations are not cut
     if verb == "warmup" and "--adapter" not in words:  # the configuration's is of another base
         more += ["--adapter", ""]
+    if words[:2] == ["router", "train"]:
+        more += ["--steps", "1920"]
+    if "--warm_start_steps" in words:
+        more += ["--warm_start_steps", "2"]
     if verb == "evaluate" and "--trained" not in words:
         more += SETS
     if verb == "evaluate" and "--trained" in words:
@@ -65,7 +78,7 @@ def run_line(line: str) -> None:
     words = shlex.split(line, comments=True)
     if words[:2] == ["accelerate", "launch"]:
         words = words[words.index("-m") + 1 :]
-    if words[0] == "memalpha" and words[1] in NOT_RUN:
+    if words[0] in SETUP or (words[0] == "memalpha" and words[1] in NOT_RUN):
         return
     if words[0] == "memalpha":
         assert memalpha(small(words[1:])) == 0, line
@@ -85,16 +98,21 @@ def test_the_blocks_of_a_page_follow_one_another(page, tmp_path, monkeypatch):
         (tmp_path / name).symlink_to(ROOT / name)
     names: dict[str, object] = {}
     for kind, text in steps_of(page):
-        if kind == "python":
+        if kind == "file":
+            file = _FILE.match(text)
+            assert file
+            (tmp_path / file[1]).write_text(text, encoding="utf-8")
+        elif kind == "python":
             exec(compile(text, page, "exec"), names)
         else:
             run_line(text)
-    if page == "docs/recipe.md":
+    if page == TRAIN:
         assert read_object(Path("runs/mine/summary.json"))["steps"] == 1
-        assert read_object(Path("runs/asker/summary.json"))["steps"] == 1
         measured = read_object(Path("runs/mine-measured/config.yaml"))
         assert [row["name"] for row in measured["systems"]] == ["mine"]
         assert (Path("runs/mine-export") / "README.md").is_file()
+    elif page == f"{GUIDES}/asker.md":
+        assert read_object(Path("runs/asker/summary.json"))["steps"] == 1
 
 
 def test_the_retriever_of_contributing_finds_entries_and_lines_newest_first():

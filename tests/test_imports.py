@@ -317,7 +317,7 @@ def test_pages_examples_and_notebooks_use_public_names_alone():
     opens what training does.
     """
     opened = ROOT / "examples" / "grpo_in_one_file.py"
-    pages = [ROOT / "README.md", PACKAGE / "use" / "card.md.jinja", *ROOT.glob("docs/*.md")]
+    pages = [ROOT / "README.md", PACKAGE / "use" / "card.md.jinja", *ROOT.glob("docs/**/*.md")]
     public = {
         "memalpha": set(memalpha.__all__),
         "memalpha.cli": {"run"},

@@ -177,7 +177,7 @@ def commands(name, verb):
     ]
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/recipe.md", "docs/guides/serve.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/guides/train.md", "docs/guides/serve.md"])
 def test_every_server_that_is_shown_knows_whose_memory_it_serves(name, monkeypatch):
     monkeypatch.setattr("memalpha.use.access.Callers.load", Path)
     shown = commands(name, "serve")
@@ -190,10 +190,12 @@ def test_every_server_that_is_shown_knows_whose_memory_it_serves(name, monkeypat
 
 def test_the_instances_that_are_shown_are_some(tmp_path, monkeypatch):
     block = re.search(
-        r"```python\n(.*?)```", (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8"), re.DOTALL
+        r"```python\n(.*?)```",
+        (ROOT / "docs/guides/train.md").read_text(encoding="utf-8"),
+        re.DOTALL,
     )
     monkeypatch.chdir(tmp_path)
-    exec(compile(block[1], "recipe.md", "exec"), {})
+    exec(compile(block[1], "train.md", "exec"), {})
     mine, held_out = load_data("mine.jsonl"), load_data("held-out.jsonl")
     assert (len(mine), len(held_out)) == (8, 2)
     first = mine[0]
