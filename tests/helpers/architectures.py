@@ -1,6 +1,7 @@
 """Every causal LM of the installed transformers, small and random: drawn from, and updated.
 
-``python tests/helpers/architectures.py`` writes docs/models.md; names after it do only those.
+``python tests/helpers/architectures.py`` writes docs/reference/base-models.md;
+names after it do only those.
 """
 
 import logging
@@ -20,7 +21,7 @@ from memalpha.update.attention import NAME
 from memalpha.update.logps import CompletionRow, packed_logps
 from memalpha.update.prepare import prepare_policy
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "base-models.md"
 
 # configurations whose defaults make no model
 DEFAULTS = {
@@ -214,30 +215,39 @@ def walk(names=()):
 
 
 GROUPS = (
-    ("packed", True, "Drawn and trained, rows with a common prefix at once"),
-    ("alone", True, "Drawn and trained, each row by itself, which is slower"),
+    ("packed", True, "Drawn and trained, with shared prefixes read once"),
+    ("alone", True, "Drawn and trained, each row by itself"),
     ("packed", False, "Trained, and drawn with vLLM alone"),
     ("alone", False, "Trained, each row by itself, and drawn with vLLM alone"),
     ("refused", True, "Drawn, and refused in training"),
     ("refused", False, "Refused"),
-    ("no model", False, "Not tried: no small model of it could be made"),
+    ("no model", False, "Not tried, because no small model could be made"),
 )
 
 
 def page(records):
-    """Return docs/models.md."""
+    """Return docs/reference/base-models.md."""
     lines = [
-        "# Which base models",
+        "# Base models",
         "",
-        "What a run does with a model is not assumed from its name. Before a run draws or trains, a",
-        "small random copy of the model's architecture (same switches, float32, a moment) draws and",
-        "computes an update, and both are compared with transformers' own forward of each row: to",
-        f"{EXACT} nats, and the gradient to {EXACT} of its size. What differs is computed each row by",
-        "itself, with a warning, or refused with the architecture's name.",
+        "This page says of each architecture of causal language models whether memalpha can train it and",
+        f"draw from it. It has the {len(records)} of transformers {transformers.__version__}. Look up the architecture",
+        "of your model (`architectures` in its `config.json`).",
         "",
-        f"This is what was seen of the {len(records)} causal language models of transformers",
-        f"{transformers.__version__}, each with a window or a chunk of 8 tokens where it has one.",
-        "A run whose rows can be longer than a sliding window is refused.",
+        "You need not rely on this list. Before a run draws or trains, it makes a small random copy of",
+        "the model's architecture (with the same switches, in float32). The copy draws and computes an",
+        "update within a moment. Both are compared with transformers' own forward pass of each row:",
+        f"log-probabilities to {EXACT} nats, and the gradient to {EXACT} of its size. If they differ,",
+        "the run computes each row by itself and warns, or it stops and names the architecture.",
+        "",
+        "* **Drawn** means that memalpha's own generator draws completions. Where it cannot, use",
+        "  `generator: vllm`.",
+        "* **Shared prefixes read once** means that rows of one group go through the update together,",
+        "  and their common prompt is computed once. *Each row by itself* is slower, and right as well.",
+        "* Each architecture with a sliding window or chunks was tried with 8 tokens of them. A run",
+        "  whose rows can be longer than a sliding window is refused.",
+        "* A text before a list is the reason. It quotes messages of memalpha and of transformers.",
+        "",
         "`python tests/helpers/architectures.py` writes this page.",
         "",
     ]
