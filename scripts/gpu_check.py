@@ -1,8 +1,8 @@
 """Trains a few steps on one GPU, measures them, and says whether all is well; scripts/gpu_check.sh
 installs and starts it.
 
-Writes DIR/gpu_check.json and DIR/run; B1 to B7: docs/scale.md. Exit code 0: all is well; 1: see
-``failures``; 2: no GPU.
+Writes DIR/gpu_check.json and DIR/run; B1 to B7: docs/guides/gpus.md. Exit code 0: all is
+well; 1: see ``failures``; 2: no GPU.
 """
 
 from __future__ import annotations

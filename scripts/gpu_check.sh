@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Does training work on this machine's GPU, and how fast? Five minutes: GRPO with LoRA in bfloat16 on SmolLM2-135M from the shipped warm start,
-# then pass or fail for seven faults that only GPUs show (docs/scale.md).
+# then pass or fail for seven faults that only GPUs show (docs/guides/gpus.md).
 #   bash scripts/gpu_check.sh [--cpu]    writes runs/gpu_check/gpu_check.json; exits 0 if all is well, 1 if not, 2 without a GPU
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

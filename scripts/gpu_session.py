@@ -1,5 +1,5 @@
-"""Measures on a rented GPU, in ten minutes, what docs/scale.md says; scripts/gpu_session.sh starts
-it.
+"""Measures the GPU numbers of docs/performance.md in ten minutes on a rented GPU;
+scripts/gpu_session.sh starts it.
 
 Parts, in order of worth: ``decode`` and ``decode_4b`` (a call of the generator at the shapes of
 SmolLM2-135M and Qwen3-4B, captured and plain, and whether both draw the same tokens), ``grpo`` (ten

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a rented GPU can do with this project, measured in ten minutes: decoding, the update, real training (docs/scale.md).
+# What a rented GPU can do with this project, measured in ten minutes: decoding, the update, real training (docs/performance.md).
 #   bash scripts/gpu_session.sh [--only PART ...]    writes runs/gpu_session/gpu_session.json as it goes; call it again to go on
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -41,7 +41,7 @@ def command(
         if not found and not config.get("if_found"):
             raise InputError(
                 f"no {patterns} below {originals}",
-                expected="the sets' original files, see docs/data.md",
+                expected="the sets' original files, see docs/reference/data-sets.md",
             )
         return found
 
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not made:
             raise InputError(
                 f"no original file of any set below {given.originals}",
-                expected="files as docs/data.md lists them",
+                expected="files as docs/reference/data-sets.md lists them",
             )
     except MemAlphaError as error:
         print(f"error: {error}", file=sys.stderr)

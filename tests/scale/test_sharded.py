@@ -179,7 +179,7 @@ def test_fsdp2_resumes_bitwise(ddp, fsdp2, tmp_path):
 
 
 def zero(stage, folder):
-    """The shipped configuration of ZeRO-3 with another stage, as docs/scale.md says to make it."""
+    """The shipped configuration of ZeRO-3 with another stage, as docs/guides/gpus.md says."""
     shipped = (ROOT / "configs/accelerate/zero3.yaml").read_text()
     assert "zero_stage: 3" in shipped
     path = folder / f"zero{stage}.yaml"
