@@ -261,8 +261,8 @@ def page(records):
             reasons[one.why].append(one.name)
         for why, names in sorted(reasons.items()):
             listed = ", ".join(sorted(names))
-            lines.append(f"* {why.rstrip(':')}: {listed}" if why else listed)
-        lines.append("")
+            lines += [f"* {why.rstrip(':')}: {listed}"] if why else [listed, ""]
+        lines += [""] if lines[-1] else []
     return "\n".join(lines).rstrip() + "\n"
 
 
