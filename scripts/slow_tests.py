@@ -13,11 +13,13 @@ from xml.etree import ElementTree
 PAGE = Path(__file__).parents[1] / "docs" / "slow-tests.md"
 HEAD = """# The slow tests
 
-`bash scripts/test.sh --slow` runs every test that is marked `slow` and writes this page. It first
-installs DeepSpeed and vLLM's CPU build into environments of their own (`.venv-deepspeed`,
-`.venv-vllm`, about 4 GB). Words after `--slow` go to pytest, such as the name of one file; the
-other rows of the page then stay. Tests that take seconds run with `bash scripts/test.sh`, as in
-continuous integration, and are not listed.
+This page records when each slow test file last ran, at which commit, and with which result.
+
+`bash scripts/test.sh --slow` runs every test that is marked `slow`, and writes this page. It first
+installs DeepSpeed and vLLM's CPU build into environments of their own (`.venv-deepspeed` and
+`.venv-vllm`, about 4 GB). Arguments after `--slow` go to pytest. If you name one file there, only
+its row is renewed. Tests that take seconds are not listed. They run with `bash scripts/test.sh`,
+and in continuous integration.
 
 | test file | date | commit | passed | failed | skipped | time, s | why skipped |
 | --- | --- | --- | --- | --- | --- | --- | --- |
