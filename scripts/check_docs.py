@@ -150,7 +150,8 @@ def check_page(path: Path, root: Path = ROOT) -> list[Problem]:
     row: list[str] = []
     caption, inside = "", ""
     line = 0
-    for token in MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8")):
+    text = re.sub(r"\A---\n.*?\n---\n", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
         line = token.map[0] + 1 if token.map else line
         whats: list[str] = []
         if token.type == "table_open":
@@ -167,13 +168,13 @@ def check_page(path: Path, root: Path = ROOT) -> list[Problem]:
         elif token.type in ("heading_open", "heading_close"):
             inside = "heading" if token.type == "heading_open" else ""
         elif token.type == "inline":
-            text = text_of(token)
+            words = text_of(token)
             if inside == "table":
-                row.append(text)
+                row.append(words)
             else:
-                caption = text
+                caption = words
             if name not in GENERATED:
-                whats = list(sentence_problems(text, record, inside == "table"))
+                whats = list(sentence_problems(words, record, inside == "table"))
             whats += path_problems(token, path)
         problems += [Problem(name, line, what) for what in whats]
     return problems
