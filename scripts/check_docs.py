@@ -150,7 +150,10 @@ def check_page(path: Path, root: Path = ROOT) -> list[Problem]:
     row: list[str] = []
     caption, inside = "", ""
     line = 0
-    text = re.sub(r"\A---\n.*?\n---\n", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = path.read_text(encoding="utf-8")
+    front = re.match(r"---\n.*?\n---\n", text, re.DOTALL)  # data of a model card
+    if front:
+        text = "\n" * front[0].count("\n") + text[front.end() :]
     for token in MarkdownIt("commonmark").enable("table").parse(text):
         line = token.map[0] + 1 if token.map else line
         whats: list[str] = []
