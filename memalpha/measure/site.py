@@ -2,7 +2,8 @@
 
 The site needs no server and no network. ``index.html`` is the overview, ``rollouts.html`` the list
 with filters; each rollout has a page. Rollouts are read twice, one in memory at a time. Jinja
-escapes every value, and the content security policy allows only the site's two scripts.
+escapes every value, and the content security policy allows only the site's two scripts. Head and
+style sheet are those of every page (``memalpha.text.page``).
 """
 
 import json
@@ -24,9 +25,10 @@ import yaml
 from memalpha.errors import RunFolderError, from_extra
 from memalpha.files import write_whole
 from memalpha.measure import tables, view
-from memalpha.measure.summary import difference_from
+from memalpha.measure.story import find_moves, tell_change
 from memalpha.measure.view import Recorded, Tone, numeric
 from memalpha.record.folder import SITE_FILE, RunFolder, files_of_site, make_folder
+from memalpha.text.page import style_sheet
 from memalpha.types import JsonMapping, JsonObject
 
 # ------------------------------------------------------------------------------------------------
@@ -283,13 +285,15 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
                 following=following,
             )
     rows = json.dumps([list(map(fact.get, _INDEXED)) for fact in shown])
+    better, worse = find_moves(facts)
     index = rows.replace("<", "\\u003c")  # stands in a script element
     site.save("rollouts.html", "rollouts.html", index=index)
     return site.save(
         "overview.html",
         "index.html",
-        item=item,
-        change=difference_from(item.differences, "before", "after"),
+        story=tell_change(run, item, metrics[-1] if metrics else {}),
+        better=better,
+        worse=worse,
         selection=tables.selection_note(run),
         table=tables.before_and_after(run, item),
         summary=summary,
@@ -323,18 +327,21 @@ def write_comparison(columns: Sequence[tables.Column], target: Path) -> Path:
         "compare.html",
         "index.html",
         table=tables.comparison(columns),
+        measured=any(column.names for column in columns),
         runs=links,
         pictures=site.figures(variants),
     )
 
 
-def write_page(title: str, note: str, parts: Mapping[str, tables.Table], target: Path) -> Path:
-    """Write ``index.html`` with tables, each under its title, and return its path.
+def write_page(
+    title: str, lead: Sequence[str], note: str, parts: Mapping[str, tables.Table], target: Path
+) -> Path:
+    """Write ``index.html`` and return its path: ``lead``, tables by title, what their columns mean.
 
     Only this page's own files are replaced.
     """
     return _Site(target, title.lower(), {"index.html": title}).save(
-        "tables.html", "index.html", title=title, note=note, tables=parts
+        "tables.html", "index.html", title=title, lead=lead, note=note, tables=parts
     )
 
 
@@ -353,7 +360,8 @@ class _Site:
     def __init__(self, target: Path, name: str, lists: Mapping[str, str]) -> None:
         self.target = target
         self.templates = view.templates(autoescape=True)
-        self.templates.globals.update(name=name, lists=lists, interval=tables.interval)
+        self.templates.globals.update(name=name, lists=lists)
+        self.templates.filters["coded"] = view.mark_code
         make_folder(target)
         earlier = files_of_site(target)
         self._check_free(earlier)
@@ -361,7 +369,8 @@ class _Site:
             if file.is_file() and not file.is_symlink():
                 file.unlink()
         write_whole(target / SITE_FILE, "")
-        for asset in ("site.css", "site.js", "list.js"):
+        self.write("assets/site.css", style_sheet())
+        for asset in ("site.js", "list.js"):
             source = resources.files("memalpha.measure").joinpath("templates", asset)
             self.write(f"assets/{asset}", source.read_text(encoding="utf-8"))
 
