@@ -36,7 +36,7 @@ from memalpha.types import JsonMapping, JsonObject
 # Of one or several runs from ``metrics.jsonl``, as SVG pictures. One run: thin line = each step,
 # thick line = rolling mean. Several runs of a variant: thin lines = runs, thick line = their mean,
 # at steps that every run has. A panel without data is left out. Equal data gives equal files. The
-# colours suit light and dark pages.
+# colours suit light and dark pages; words follow the page.
 
 MetricRows = Sequence[JsonMapping]  # of one run's ``metrics.jsonl``
 Line = list[pandas.Series]  # of each run, values by step
@@ -74,7 +74,7 @@ _PANELS: Mapping[str, str] = {
 """Title of each panel, and the keys of its lines; a group in the pattern is a line's label."""
 
 _COLOURS = ("#3b8ec2", "#d9722b", "#2a9d7a", "#bf6f9e", "#a58a1f")  # after Okabe and Ito
-_GREY = "#79828e"
+_GREY, _PALE = "#55606c", "#a3afbb"  # of words and axes, on light and on dark pages
 _STYLE = {
     "axes.edgecolor": _GREY,
     "axes.formatter.useoffset": False,
@@ -84,9 +84,9 @@ _STYLE = {
     "axes.spines.top": False,
     "axes.titlecolor": _GREY,
     "axes.titlelocation": "left",
-    "axes.titlesize": 9.5,
+    "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
-    "font.size": 8,
+    "font.size": 9.5,
     "grid.alpha": 0.3,
     "legend.edgecolor": "none",
     "legend.facecolor": "none",
@@ -97,6 +97,9 @@ _STYLE = {
     "xtick.color": _GREY,
     "ytick.color": _GREY,
 }
+_DARK = (
+    f"<style>@media (prefers-color-scheme: dark) {{ text {{ fill: {_PALE} !important; }} }}</style>"
+)
 
 
 def frame_of(rows: MetricRows) -> pandas.DataFrame:
@@ -168,7 +171,7 @@ def draw_panels(variants: Mapping[str, Sequence[MetricRows]]) -> Iterator[tuple[
             draw_lines(figure.add_subplot(facecolor="none"), title, lines)
             picture = StringIO()
             figure.savefig(picture, format="svg", metadata={"Date": None, "Creator": None})
-        yield title, picture.getvalue()
+        yield title, picture.getvalue().replace("<defs>", f"{_DARK}<defs>", 1)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -225,10 +228,11 @@ def rollouts_table(run: RunFolder) -> tables.Table:
     rows = []
     for option, own in facts.items():
         reward = view.number(view.mean([fact["reward"] for fact in own]))
-        accuracy = view.number(view.mean([fact["accuracy"] for fact in own]))
-        rows.append([option, f"0 to {len(own) - 1}", reward, accuracy])
-    head = ["memalpha inspect RUN ...", "rollouts", "reward", "accuracy"]
-    return tables.Table(head, rows or [["no rollouts yet", "", "", ""]])
+        accuracy = view.mean([fact["accuracy"] for fact in own])
+        share = view.number(None if accuracy is None else 100 * accuracy, 1)
+        rows.append([option, f"0 to {len(own) - 1}", reward, share])
+    head = ["memalpha inspect RUN ...", "N", "mean reward", "mean accuracy, %"]
+    return tables.Table(head, rows)
 
 
 def _last_writes(rollout: Recorded) -> dict[str, int]:
@@ -297,7 +301,6 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
         selection=tables.selection_note(run),
         table=tables.before_and_after(run, item),
         summary=summary,
-        last=metrics[-1] if metrics else {},
         environment=run.environment,
         control=bool(config.get("shuffle_advantages")),
         temperature=numeric(config.get("eval_temperature")) or 0.0,

@@ -88,7 +88,7 @@ def _judge(change: Estimate) -> tuple[str, str]:
 def _tell_failures(before: Cell, after: Cell) -> str:
     shares = []
     for cell in (before, after):
-        made, failed = (numeric(cell.means[name]) for name in ("write_calls", "failed"))
+        made, failed = (numeric(cell.means[name]) for name in ("calls", "failed"))
         if made is None or failed is None:
             return ""
         shares.append(percent(failed / made) if made else "")
@@ -112,10 +112,8 @@ def _tell_operations(before: Cell, after: Cell) -> str:
             rates.append(round(count / chunks, 2))
         was, now = rates
         how = "more" if now > was else "fewer" if now < was else "as many"
-        values = (
-            f"{was:.2f} before and after" if now == was else f"{was:.2f} before, {now:.2f} after"
-        )
-        parts.append(f"{how} {kind}s ({values})")
+        values = f"{was:.2f} before, {now:.2f} after" if now != was else f"{was:.2f}"
+        parts.append(f"{how} {kind}s ({values})" if was or now else f"no {kind}s")
     return f"For each chunk the policy makes {parts[0]}, {parts[1]} and {parts[2]}."
 
 
