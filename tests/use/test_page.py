@@ -122,7 +122,7 @@ def test_the_page_breaks_no_rule_of_wcag_and_an_empty_memory_says_what_fills_it(
     enter(page, "#token", "token-of-marta")
     page.locator("#memory", has_text="Nothing is remembered yet.").wait_for()
     assert page.is_visible("#unwritten") and accessibility_faults(page) == []
-    page.fill("#text", f"Marta: hello.\nMarta lives in Oslo, says {IMAGE}")
+    page.fill("#text", "Marta: hello.\nMarta lives in Oslo")
     page.click("#add button")
     told(page, "Read. Changes: 1.")
     enter(page, "#question", "Where does Marta live?")
