@@ -95,7 +95,7 @@ VALUES = {
     ),
     "rollouts/before-0000.html": ("x no call failed unparsed: ",),
     "rollouts/after-0002.html": (
-        "cut off at the longest completion",
+        "The completion was cut off at the longest length that is allowed.",
         "The policy made no call.",
     ),
     "rollouts/step-000001-rank-0-0001.html": ("advantage -.500", "0.00 wrong"),
