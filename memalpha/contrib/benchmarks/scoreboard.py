@@ -378,17 +378,17 @@ def main_table(rows: Sequence[BoardRow], board: Board) -> Table:
             "set": row.set,
             "system": f"{row.system}: {row.why}" if row.why else row.system,
             "questions of instances": f"{sum(row.questions.values())} of {row.instances}",
-            "evidence found": interval(row.evidence),
-            "newer first": interval(row.newer_first),
+            "evidence found, share": interval(row.evidence),
+            "newer first, share": interval(row.newer_first),
         }
         for reader in readers:
-            line[f"answers right ({reader})"] = interval(row.answers.get(reader))
+            line[f"answers right ({reader}), share"] = interval(row.answers.get(reader))
         if not readers:
-            line["answers right"] = NO_VALUE
-        line["context tokens"] = number(row.context_tokens, 0)
-        line["s a 1,000 messages"] = number(row.seconds_written, 2)
-        line["calls a 1,000 messages"] = number(row.calls, 0)
-        line["s a question"] = number(row.seconds_asked, 2)
+            line["answers right, share"] = NO_VALUE
+        line["context tokens per question"] = number(row.context_tokens, 0)
+        line["seconds per 1,000 messages"] = number(row.seconds_written, 2)
+        line["calls per 1,000 messages"] = number(row.calls, 0)
+        line["seconds per question"] = number(row.seconds_asked, 2)
         lines.append(line)
     lines += [{"set": title, "system": "not measured"} for title in board.missing]
     notes = [f"{title} is not measured: {why}." for title, why in board.missing.items()]
