@@ -67,8 +67,8 @@ VALUES = {
         "For each chunk the policy makes as many inserts (0.33), "
         "more updates (0.00 before, 0.17 after) and no deletes.",
         "The list of rollouts leads to 10 rollouts, chunk by chunk",
-        "Rollouts that got better (1) ann: 0 % before, 100 % after "
-        "Rollouts that got worse (1) bob: 100 % before, 0 % after",
+        "Rollouts that got better (1) ann: 0.0 % before, 100.0 % after "
+        "Rollouts that got worse (1) bob: 100.0 % before, 0.0 % after",
         "The run took 10 steps and 12.5 s.",
         "before after accuracy .333 [.000, 1.000]* .333 [.000, 1.000]* minus before – +.000 [",
         "facts/insert, share of calls .667 .400 facts/update, share of calls .000 .200",
@@ -80,7 +80,7 @@ VALUES = {
     "rollouts/after-0000.html": (
         "ann after This page shows one rollout:",
         "from hand · 2 chunks,",
-        "accuracy 100 % mean reward 1.375 memory 1 entry",
+        "accuracy 100.0 % mean reward 1.375 memory 1 entry",
         "calls 3 1 insert, 1 update, 0 delete, 1 failed",
         "Chunk 1 of 2 · 2023-01-02",
         f"+ insert facts 1 Ann lives in Rome {EVIL} completion,",

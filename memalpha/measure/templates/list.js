@@ -2,7 +2,7 @@
 "use strict";
 
 const decimals = (value) => (value === null ? "–" : value.toFixed(3).replace(/^(-?)0\./, "$1."));
-const percent = (value) => (value === null ? "–" : (100 * value).toFixed(0));
+const percent = (value) => (value === null ? "–" : (100 * value).toFixed(1));
 const COLUMNS = [
   // name, index in a row, how it reads
   ["instance", 2, String], ["where", 1, String], ["reward", 3, decimals], ["accuracy, %", 4, percent], ["calls", 5, String],
