@@ -12,6 +12,7 @@ TORCH="torch==2.13.0"
 CPU_WHEELS="https://download.pytorch.org/whl/cpu" # PyTorch's own CPU builds, much smaller than the default ones
 REACH_SECONDS=5
 APT="apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20"
+AXE="axe-core@4.14.1" # which the tests of the pages ask about accessibility
 BROWSER="export DEBIAN_FRONTEND=noninteractive; $APT update; $APT install -y --no-install-recommends chromium"
 
 what="${1:-run}"
@@ -82,6 +83,18 @@ offer_browser() {
     fi
 }
 
+# axe-core in build/axe; where there is no npm, the tests that ask it skip and say so.
+offer_axe() {
+    if [ -f build/axe/node_modules/axe-core/axe.min.js ]; then return 0; fi
+    if ! command -v npm >/dev/null 2>&1; then
+        say "no npm: the tests of the pages' accessibility will be skipped"
+    elif mkdir -p build/axe && timeout 60 npm install --prefix build/axe --no-audit --no-fund --fetch-retries 0 "$AXE" >/dev/null 2>&1; then
+        say "axe-core is there"
+    else
+        say "axe-core could not be fetched: the tests of the pages' accessibility will be skipped"
+    fi
+}
+
 # What the installation depends on; the dev set contains the run set.
 fingerprint() {
     .venv/bin/python - "$PWD" constraints.txt pyproject.toml memalpha/__init__.py scripts/install.sh <<'PY'
@@ -119,5 +132,8 @@ else
     say "done"
 fi
 
-if [ "$what" = dev ]; then offer_browser; fi
+if [ "$what" = dev ]; then
+    offer_browser
+    offer_axe
+fi
 say "the command memalpha is there after: source .venv/bin/activate"

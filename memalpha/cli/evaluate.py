@@ -1,6 +1,7 @@
 """``memalpha evaluate`` measures agents; ``report``, ``compare`` and ``inspect`` show a run."""
 
 import json
+import shlex
 from collections.abc import Sequence
 from itertools import chain, count
 from pathlib import Path
@@ -166,8 +167,16 @@ def inspect(
 
     folder = RunFolder(run)
     folder.check_training()
+    shown = f"memalpha inspect {shlex.quote(run)}"
     if everything:
-        console.print(rollouts_table(folder))
+        table = rollouts_table(folder)
+        if not table.rows:
+            when = "a held-out evaluation or a step of training records them"
+            out(f"{run} has no rollouts yet: {when}.")
+            return
+        first = table.rows[0][0].removesuffix("N")
+        out(f"These rollouts are recorded in {run}. To see one, type: {shown} {first}0")
+        console.print(table)
         return
     if step is not None and held_out is not None:
         raise InputError(
@@ -202,4 +211,12 @@ def inspect(
             f"--rollout is {rollout}",
             expected=f"0 to {len(rollouts) - 1}",
         )
+    where = f"--step {chosen}" if chosen in steps else f"--held-out {chosen}"
+    place = f"step {chosen}" if chosen in steps else f"the held-out evaluation {chosen!r}"
+    following = f"For the next, type: {shown} {where} --rollout {rollout + 1}"
+    out(
+        f"This is rollout {rollout} of {place} in {run}; its rollouts are 0 to "
+        f"{len(rollouts) - 1}.\n{following if rollout + 1 < len(rollouts) else 'It is the last.'}\n"
+        f"For a list of all, type: {shown} --list\n"
+    )
     show_rollout(rollouts[rollout], console)

@@ -2,7 +2,8 @@
 
 The site needs no server and no network. ``index.html`` is the overview, ``rollouts.html`` the list
 with filters; each rollout has a page. Rollouts are read twice, one in memory at a time. Jinja
-escapes every value, and the content security policy allows only the site's two scripts.
+escapes every value, and the content security policy allows only the site's two scripts. Head and
+style sheet are those of every page (``memalpha.text.page``).
 """
 
 import json
@@ -24,9 +25,10 @@ import yaml
 from memalpha.errors import RunFolderError, from_extra
 from memalpha.files import write_whole
 from memalpha.measure import tables, view
-from memalpha.measure.summary import difference_from
+from memalpha.measure.story import find_moves, tell_change
 from memalpha.measure.view import Recorded, Tone, numeric
 from memalpha.record.folder import SITE_FILE, RunFolder, files_of_site, make_folder
+from memalpha.text.page import style_sheet
 from memalpha.types import JsonMapping, JsonObject
 
 # ------------------------------------------------------------------------------------------------
@@ -34,7 +36,7 @@ from memalpha.types import JsonMapping, JsonObject
 # Of one or several runs from ``metrics.jsonl``, as SVG pictures. One run: thin line = each step,
 # thick line = rolling mean. Several runs of a variant: thin lines = runs, thick line = their mean,
 # at steps that every run has. A panel without data is left out. Equal data gives equal files. The
-# colours suit light and dark pages.
+# colours suit light and dark pages; words follow the page.
 
 MetricRows = Sequence[JsonMapping]  # of one run's ``metrics.jsonl``
 Line = list[pandas.Series]  # of each run, values by step
@@ -72,7 +74,7 @@ _PANELS: Mapping[str, str] = {
 """Title of each panel, and the keys of its lines; a group in the pattern is a line's label."""
 
 _COLOURS = ("#3b8ec2", "#d9722b", "#2a9d7a", "#bf6f9e", "#a58a1f")  # after Okabe and Ito
-_GREY = "#79828e"
+_GREY, _PALE = "#55606c", "#a3afbb"  # of words and axes, on light and on dark pages
 _STYLE = {
     "axes.edgecolor": _GREY,
     "axes.formatter.useoffset": False,
@@ -82,9 +84,9 @@ _STYLE = {
     "axes.spines.top": False,
     "axes.titlecolor": _GREY,
     "axes.titlelocation": "left",
-    "axes.titlesize": 9.5,
+    "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
-    "font.size": 8,
+    "font.size": 9.5,
     "grid.alpha": 0.3,
     "legend.edgecolor": "none",
     "legend.facecolor": "none",
@@ -95,6 +97,9 @@ _STYLE = {
     "xtick.color": _GREY,
     "ytick.color": _GREY,
 }
+_DARK = (
+    f"<style>@media (prefers-color-scheme: dark) {{ text {{ fill: {_PALE} !important; }} }}</style>"
+)
 
 
 def frame_of(rows: MetricRows) -> pandas.DataFrame:
@@ -166,7 +171,7 @@ def draw_panels(variants: Mapping[str, Sequence[MetricRows]]) -> Iterator[tuple[
             draw_lines(figure.add_subplot(facecolor="none"), title, lines)
             picture = StringIO()
             figure.savefig(picture, format="svg", metadata={"Date": None, "Creator": None})
-        yield title, picture.getvalue()
+        yield title, picture.getvalue().replace("<defs>", f"{_DARK}<defs>", 1)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -223,10 +228,11 @@ def rollouts_table(run: RunFolder) -> tables.Table:
     rows = []
     for option, own in facts.items():
         reward = view.number(view.mean([fact["reward"] for fact in own]))
-        accuracy = view.number(view.mean([fact["accuracy"] for fact in own]))
-        rows.append([option, f"0 to {len(own) - 1}", reward, accuracy])
-    head = ["memalpha inspect RUN ...", "rollouts", "reward", "accuracy"]
-    return tables.Table(head, rows or [["no rollouts yet", "", "", ""]])
+        accuracy = view.mean([fact["accuracy"] for fact in own])
+        share = view.number(None if accuracy is None else 100 * accuracy, 1)
+        rows.append([option, f"0 to {len(own) - 1}", reward, share])
+    head = ["memalpha inspect RUN ...", "N", "mean reward", "mean accuracy, %"]
+    return tables.Table(head, rows)
 
 
 def _last_writes(rollout: Recorded) -> dict[str, int]:
@@ -283,17 +289,18 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
                 following=following,
             )
     rows = json.dumps([list(map(fact.get, _INDEXED)) for fact in shown])
+    better, worse = find_moves(facts)
     index = rows.replace("<", "\\u003c")  # stands in a script element
     site.save("rollouts.html", "rollouts.html", index=index)
     return site.save(
         "overview.html",
         "index.html",
-        item=item,
-        change=difference_from(item.differences, "before", "after"),
+        story=tell_change(run, item, metrics[-1] if metrics else {}),
+        better=better,
+        worse=worse,
         selection=tables.selection_note(run),
         table=tables.before_and_after(run, item),
         summary=summary,
-        last=metrics[-1] if metrics else {},
         environment=run.environment,
         control=bool(config.get("shuffle_advantages")),
         temperature=numeric(config.get("eval_temperature")) or 0.0,
@@ -323,18 +330,21 @@ def write_comparison(columns: Sequence[tables.Column], target: Path) -> Path:
         "compare.html",
         "index.html",
         table=tables.comparison(columns),
+        measured=any(column.names for column in columns),
         runs=links,
         pictures=site.figures(variants),
     )
 
 
-def write_page(title: str, note: str, parts: Mapping[str, tables.Table], target: Path) -> Path:
-    """Write ``index.html`` with tables, each under its title, and return its path.
+def write_page(
+    title: str, lead: Sequence[str], note: str, parts: Mapping[str, tables.Table], target: Path
+) -> Path:
+    """Write ``index.html`` and return its path: ``lead``, tables by title, what their columns mean.
 
     Only this page's own files are replaced.
     """
     return _Site(target, title.lower(), {"index.html": title}).save(
-        "tables.html", "index.html", title=title, note=note, tables=parts
+        "tables.html", "index.html", title=title, lead=lead, note=note, tables=parts
     )
 
 
@@ -353,7 +363,8 @@ class _Site:
     def __init__(self, target: Path, name: str, lists: Mapping[str, str]) -> None:
         self.target = target
         self.templates = view.templates(autoescape=True)
-        self.templates.globals.update(name=name, lists=lists, interval=tables.interval)
+        self.templates.globals.update(name=name, lists=lists)
+        self.templates.filters["coded"] = view.mark_code
         make_folder(target)
         earlier = files_of_site(target)
         self._check_free(earlier)
@@ -361,7 +372,8 @@ class _Site:
             if file.is_file() and not file.is_symlink():
                 file.unlink()
         write_whole(target / SITE_FILE, "")
-        for asset in ("site.css", "site.js", "list.js"):
+        self.write("assets/site.css", style_sheet())
+        for asset in ("site.js", "list.js"):
             source = resources.files("memalpha.measure").joinpath("templates", asset)
             self.write(f"assets/{asset}", source.read_text(encoding="utf-8"))
 

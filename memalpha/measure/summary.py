@@ -194,7 +194,7 @@ _COSTS = (  # fields of a row
     "seconds_write",
     "seconds_read",
 )
-_OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")  # of them in a row
+_OPERATIONS = ("calls", "insert", "update", "delete", "failed", "duplicate")  # of a row
 
 
 @dataclass(frozen=True, slots=True)

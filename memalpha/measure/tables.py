@@ -212,8 +212,8 @@ def set_texts(item: SetSummary, reference: str) -> dict[str, Texts]:
 # ------------------------------------------------------------------------------------------------
 # a run of training
 _NOTE = (
-    f"[ ] is the {LEVEL:.0%} interval over instances; differences in accuracy are paired by "
-    f"instance. {NO_VALUE}: not known."
+    f"In square brackets is the {LEVEL:.0%} interval over instances; differences in accuracy are "
+    f"paired by instance. {NO_VALUE} means not known."
 )
 
 
@@ -373,5 +373,5 @@ def comparison(columns: Sequence[Column]) -> Table:
         texts.append(("minutes in all", column.label, number(minutes, 1)))
         texts.append(("change in accuracy, paired", column.label, interval(change, signed=True)))
     item = compare_groups({column.label: column.after for column in columns})
-    over = f"All over the {count_of(item.instances, 'instance')} that every column has a score for."
-    return _side_by_side(item, columns[0].label, texts, f"{over} {note}")
+    over = f"over the {count_of(item.instances, 'instance')} that every column has a score for"
+    return _side_by_side(item, columns[0].label, texts, f"All rows are {over}. {note}")

@@ -5,6 +5,7 @@ Rollouts are those of a run folder (``memalpha.record.rows.rollout_to_json``). A
 steer a terminal is escaped.
 """
 
+import html
 import math
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from rich.markup import escape
 
 from memalpha.record.folder import RunFolder, checkpoint_step
 from memalpha.record.shapes import HeldOutShape, RolloutShape
+from memalpha.text.page import load_templates
 from memalpha.types import JsonMapping, JsonObject
 
 NO_VALUE = "–"
@@ -60,6 +62,12 @@ def duration(seconds: Any) -> str:
         if (numeric(seconds) or 0) >= 2 * size:
             return f"{number(seconds / size, 1)} {unit}"
     return f"{number(seconds, 1)} s"
+
+
+def percent(share: Any, digits: int = 1) -> str:
+    """Return a share as ``41.2 %``."""
+    value = numeric(share)
+    return NO_VALUE if value is None else f"{number(100 * value, digits)} %"
 
 
 def count_of(count: int, noun: str) -> str:
@@ -248,6 +256,7 @@ _HELPERS = {  # what the templates of pages and of the terminal call
     "entry_text": entry_text,
     "number": number,
     "numeric": numeric,
+    "percent": percent,
     "reward_parts": reward_parts,
     "rollout_accuracy": rollout_accuracy,
     "rollout_reward": rollout_reward,
@@ -258,15 +267,17 @@ _HELPERS = {  # what the templates of pages and of the terminal call
 
 def templates(package: str = "memalpha.measure", **options: Any) -> jinja2.Environment:
     """Return the templates of a package; ``options`` are those of a jinja environment."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader(package),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        **options,
-    )
+    environment = load_templates(package, **options)
     environment.globals.update(_HELPERS)
     return environment
+
+
+def mark_code(text: str) -> Markup:
+    """Return a text for a page, with what stands between backticks as code."""
+    parts = map(html.escape, text.split("`"))
+    return Markup(
+        "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+    )
 
 
 def _inline(value: Any) -> Markup:

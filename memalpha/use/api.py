@@ -9,7 +9,6 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from http import HTTPStatus
-from importlib import resources
 from typing import Annotated, Any
 
 from anyio import to_thread
@@ -34,6 +33,7 @@ from starlette.responses import JSONResponse, Response
 
 from memalpha import __version__
 from memalpha.errors import MemAlphaError
+from memalpha.text.page import load_templates
 from memalpha.types import JsonObject
 from memalpha.use.access import CALLER, HEADERS, Caller, Problem
 from memalpha.use.operations import (
@@ -55,7 +55,7 @@ _PROBLEMS: dict[int | str, JsonObject] = {
     code: {"model": Problem}
     for code in (400, 401, 403, 408, 409, 410, 413, 421, 422, 500, 502, 503)
 }
-PAGE = {
+PAGE = {  # templates by path
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
@@ -181,16 +181,16 @@ def build_api(
             return respond(Problem(error.status_code, str(error.detail), _EXPECTED), error.headers)
         return respond(problem_of(error))
 
+    templates = load_templates("memalpha.use", "page", autoescape=True)
     for path, (name, media_type) in PAGE.items():
-        app.add_route(path, _page(name, media_type), include_in_schema=False)
+        text = templates.get_template(name).render()
+        app.add_route(path, _page(text, media_type), include_in_schema=False)
     for kind in (Problem, Exception, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, failed)
     return app
 
 
-def _page(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:
-    text = (resources.files("memalpha.use") / "page" / name).read_text(encoding="utf-8")
-
+def _page(text: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:
     async def send(_: Request) -> Response:
         return Response(text, headers=_PAGE_HEADERS, media_type=media_type)
 

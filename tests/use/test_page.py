@@ -3,6 +3,7 @@ browser these skip and say so."""
 
 import pytest
 
+from tests.helpers.axe import accessibility_faults
 from tests.helpers.servers import client, line, running, tokens_file
 
 # every field has a label, nothing is wider than the window, dark is dark
@@ -110,6 +111,26 @@ def test_an_answer_shows_its_entries_and_passages_and_markup_is_text(page, marta
     page.locator("#history-title", has_text="History of entry 3").wait_for()
     assert page.locator("#history li").count() == 1
     assert page.evaluate(FITTING) == [True, True, True]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_breaks_no_rule_of_wcag_and_an_empty_memory_says_what_fills_it(
+    page, marta, scheme
+):
+    page.emulate_media(color_scheme=scheme)
+    assert accessibility_faults(page) == []  # it asks for a token
+    enter(page, "#token", "token-of-marta")
+    page.locator("#memory", has_text="Nothing is remembered yet.").wait_for()
+    assert page.is_visible("#unwritten") and accessibility_faults(page) == []
+    page.fill("#text", "Marta: hello.\nMarta lives in Oslo")
+    page.click("#add button")
+    told(page, "Read. Changes: 1.")
+    enter(page, "#question", "Where does Marta live?")
+    page.locator("#reply .text").first.wait_for()
+    assert not page.is_visible("#unwritten") and accessibility_faults(page) == []
+    page.evaluate("document.querySelector('label').replaceWith(document.getElementById('token'))")
+    page.evaluate("document.getElementById('enter').hidden = false")
+    assert [fault.partition(":")[0] for fault in accessibility_faults(page)] == ["label"]
 
 
 def test_undo_takes_the_last_step_back_with_its_passages_and_then_the_one_before(page, marta):

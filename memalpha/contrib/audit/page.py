@@ -1,7 +1,7 @@
-"""The page of an audit: one file in the style of a run's report, without scripts.
+"""The page of an audit: one file with the head and style of every page, without scripts.
 
-Secrets are masked in it, since a page is passed on. The content security policy allows its own
-style sheet alone.
+Secrets are masked in it, since a page is passed on. The content security policy allows the style
+sheet in it alone.
 """
 
 import base64
@@ -9,7 +9,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 
 from memalpha.contrib.audit.texts import mask_secrets
@@ -17,6 +16,7 @@ from memalpha.credentials import without_secrets
 from memalpha.errors import InputError, MissingExtraError
 from memalpha.files import write_whole
 from memalpha.measure import view
+from memalpha.text.page import style_sheet
 from memalpha.types import JsonMapping
 
 MOST = 200  # findings of one kind that a namespace shows
@@ -31,8 +31,7 @@ def write_audit_page(path: Path, store: str, reports: Sequence[JsonMapping]) -> 
     templates = view.templates("memalpha.contrib.audit", autoescape=True)
     templates.filters["hidden"] = _hide_secrets
     templates.globals.update(curve=curve, most=MOST, width=_WIDTH, height=_HEIGHT)
-    style = resources.files("memalpha.measure").joinpath("templates", "site.css")
-    css = style.read_text(encoding="utf-8")
+    css = style_sheet()
     counts = Counter[str]()
     for report in reports:
         counts.update(report["counts"])

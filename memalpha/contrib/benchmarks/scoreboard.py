@@ -288,7 +288,33 @@ def write_board(folder: Path, board: Board) -> None:
     for title, table in tables.items():
         lines += [f"## {title}", table.markdown(), *filter(None, [table.note])]
     write_whole(folder / "scoreboard.md", "\n\n".join(lines) + "\n")
-    write_page("Scoreboard", note, tables, folder / "report")
+    write_page("Scoreboard", _lead(rows, board), note, tables, folder / "report")
+
+
+def _lead(rows: Sequence[BoardRow], board: Board) -> list[str]:
+    """What the page shows, and what to do about what is missing."""
+    sets = ", ".join(dict.fromkeys(row.set for row in rows)) or "no set"
+    texts = [
+        f"This page compares memories on public sets ({sets}): how often the turns that hold an "
+        "answer are found, how often the answer is right, and what that costs. Compare systems "
+        "within one set; where two intervals overlap widely, no difference can be told.",
+    ]
+    if not any(row.answers for row in rows):
+        texts.append(
+            "The columns of right answers are empty, since no reader has answered yet. The same "
+            "command with `--reader` asks one; sets that need a judge want `--judge_url` and "
+            "`--judge_model`, too."
+        )
+    unmeasured = list(dict.fromkeys([row.system for row in rows if row.why]))
+    if unmeasured:
+        names = ", ".join(unmeasured)
+        texts.append(f"Not all results are there: {names}. The same command tries those again.")
+    if board.missing:
+        texts.append(
+            "Sets whose files are not there are named below the first table, with the place to "
+            "get them from. The same command measures them when they are there."
+        )
+    return texts
 
 
 def board_rows(
@@ -352,17 +378,17 @@ def main_table(rows: Sequence[BoardRow], board: Board) -> Table:
             "set": row.set,
             "system": f"{row.system}: {row.why}" if row.why else row.system,
             "questions of instances": f"{sum(row.questions.values())} of {row.instances}",
-            "evidence found": interval(row.evidence),
-            "newer first": interval(row.newer_first),
+            "evidence found, share": interval(row.evidence),
+            "newer first, share": interval(row.newer_first),
         }
         for reader in readers:
-            line[f"answers right ({reader})"] = interval(row.answers.get(reader))
+            line[f"answers right ({reader}), share"] = interval(row.answers.get(reader))
         if not readers:
-            line["answers right"] = NO_VALUE
-        line["context tokens"] = number(row.context_tokens, 0)
-        line["s a 1,000 messages"] = number(row.seconds_written, 2)
-        line["calls a 1,000 messages"] = number(row.calls, 0)
-        line["s a question"] = number(row.seconds_asked, 2)
+            line["answers right, share"] = NO_VALUE
+        line["context tokens per question"] = number(row.context_tokens, 0)
+        line["seconds per 1,000 messages"] = number(row.seconds_written, 2)
+        line["calls per 1,000 messages"] = number(row.calls, 0)
+        line["seconds per question"] = number(row.seconds_asked, 2)
         lines.append(line)
     lines += [{"set": title, "system": "not measured"} for title in board.missing]
     notes = [f"{title} is not measured: {why}." for title, why in board.missing.items()]

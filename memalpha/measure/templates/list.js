@@ -2,11 +2,12 @@
 "use strict";
 
 const decimals = (value) => (value === null ? "–" : value.toFixed(3).replace(/^(-?)0\./, "$1."));
+const percent = (value) => (value === null ? "–" : (100 * value).toFixed(1));
 const COLUMNS = [
   // name, index in a row, how it reads
-  ["instance", 2, String], ["where", 1, String], ["reward", 3, decimals], ["accuracy", 4, decimals], ["calls", 5, String],
-  ["failed", 6, String], ["inserts", 7, String], ["updates", 8, String], ["deletes", 9, String],
-  ["wrong", 10, (value, row) => `${value} of ${row[11]}`], ["cut off", 12, String], ["entries", 14, String],
+  ["instance", 2, String], ["where", 1, String], ["reward", 3, decimals], ["accuracy, %", 4, percent], ["calls", 5, String],
+  ["failed calls", 6, String], ["inserts", 7, String], ["updates", 8, String], ["deletes", 9, String],
+  ["wrong answers", 10, (value, row) => `${value} of ${row[11]}`], ["completions cut off", 12, String], ["entries at the end", 14, String],
   ["masked", 13, (value) => (value ? "masked" : "")],
 ];
 const FLAGS = { failed: 6, updates: 8, deletes: 9, wrong: 10, cut: 12, masked: 13 };
@@ -44,8 +45,11 @@ function line(row) {
 function show() {
   const wanted = matching();
   table.tBodies[0].replaceChildren(...wanted.map(line));
-  table.hidden = false;
-  document.getElementById("count").textContent = `${wanted.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rollouts`;
+  const told = document.getElementById("count");
+  const counted = `${wanted.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rollouts`;
+  told.textContent = !rows.length ? told.dataset.empty : wanted.length ? counted : `${counted}: none has all that is chosen`;
+  document.getElementById("found").hidden = !wanted.length;
+  form.hidden = !rows.length;
   for (const head of table.tHead.rows[0].cells) {
     head.ariaSort = Number(head.dataset.index) !== sort ? "none" : down ? "descending" : "ascending";
   }

@@ -82,7 +82,8 @@ function showMemory() {
   const managed = (entry) => card(entry, [button("History", entry, historyOf), button("Forget", entry, forget)]);
   const sections = [...Map.groupBy(state.entries, (entry) => entry.section)];
   const shown = ([name, found]) => [make("h3", `${name} (${found.length})`), make("ul", "", "cards", found.map(managed))];
-  at("memory").replaceChildren(...sections.flatMap(shown));
+  const nothing = make("p", "Nothing is remembered yet. Write a text under “Remember”: what should be kept becomes entries here.");
+  at("memory").replaceChildren(...(sections.length ? sections.flatMap(shown) : [nothing]));
   at("memory-title").textContent = `What is remembered (${state.total})`;
   at("more").hidden = state.entries.length >= state.total;
 }
@@ -90,6 +91,8 @@ function showMemory() {
 function showHistory(operations, title) {
   at("history-title").textContent = title;
   at("all").hidden = operations === state.operations;
+  at("history").hidden = !operations.length;
+  at("unwritten").hidden = operations.length > 0;
   at("history").replaceChildren(...operations.toReversed().map((each) => {
     const named = each.source && !/[0-9a-f]{64}$/.test(each.source) && `from ${each.source}`; // else a digest
     const passage = isPassage(about(each)) && "passage";

@@ -12,7 +12,14 @@ import yaml
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.contrib.benchmarks import server as mem0
-from memalpha.contrib.benchmarks.scoreboard import PUBLISHED, SETS, Board, board_rows, main_table
+from memalpha.contrib.benchmarks.scoreboard import (
+    PUBLISHED,
+    SETS,
+    Board,
+    _lead,
+    board_rows,
+    main_table,
+)
 from memalpha.errors import InputError, ServiceError
 from memalpha.measure.evidence import LooksForEvidence
 from memalpha.measure.options import make_system
@@ -165,6 +172,9 @@ def test_the_row_of_a_system_by_hand():
     assert [cells[1] for cells in table.rows] == ["y: not evaluated", "not measured"]
     assert table.note == "BEAM 100K is not measured: no file."
     assert set(table.rows[1][2:]) == {"–"}
+    lead = " ".join(_lead([row], Board()))
+    assert "no reader has answered yet. The same command with `--reader` asks one" in lead
+    assert "Not all results are there: y. The same command tries those again." in lead
 
 
 def test_published_numbers_are_of_the_sets_and_name_their_source():
@@ -220,6 +230,8 @@ def test_the_command_makes_the_table_of_what_is_there_and_says_what_is_not(tmp_p
     assert "MemoryAgentBench is not measured: no memoryagentbench/*.parquet" in text
     page = (tmp_path / "board" / "report" / "index.html").read_text()
     assert "mohammadtavakoli78/BEAM" in page and "must not be compared" in page
+    assert "This page compares memories on public sets (LoCoMo, " in page
+    assert "no reader has answered yet" not in page and "Sets whose files are not there" in page
     results = tmp_path / "board" / "evaluation" / "results.jsonl"
     before = results.read_bytes()
     assert board(tmp_path, "--reader", "recall", *budget)[0] == 0
