@@ -72,18 +72,19 @@ class ChatClient(ModelClient, Options):
     """Asks one model of one server.
 
     Attributes:
-        base_url: URL up to and including the version, e.g. ``http://localhost:8000/v1``.
-        model: Name of the model on the server.
-        api_key_env: Environment variable that holds the key; if it is empty, no key is sent.
-        timeout: Seconds one attempt may take.
-        retries: How many times a failed attempt is repeated.
-        backoff: Seconds before the first repetition; doubled each time, then scaled by a random
-            factor in [0.5, 1).
-        max_wait: Longest wait between attempts in seconds; a request whose ``Retry-After`` is
-            longer fails.
-        concurrency: Parallel requests of one batch.
-        extra: More fields of the request body, e.g. ``{"top_k": 20}``; they override those of the
-            sampling, and a null takes one out, e.g. ``{"max_tokens": null}``.
+        base_url: The server has this URL, which ends with the version, e.g.
+            ``http://localhost:8000/v1``.
+        model: The server knows the model by this name.
+        api_key_env: This environment variable holds the key; if it is empty, no key is sent.
+        timeout: One attempt may take this many seconds.
+        retries: A failed attempt is repeated at most this many times.
+        backoff: The client waits this many seconds before the first repetition. Each further wait
+            is twice as long, times a random factor from 0.5 to 1.
+        max_wait: The client waits at most this many seconds between attempts; a request whose
+            ``Retry-After`` is longer fails.
+        concurrency: At most this many requests of a batch run in parallel.
+        extra: Every request has these further fields, e.g. ``{"top_k": 20}``. They override the
+            fields of the sampling, and a null takes a field out, e.g. ``{"max_tokens": null}``.
     """
 
     base_url: str
@@ -94,7 +95,7 @@ class ChatClient(ModelClient, Options):
     backoff: NonNegativeFloat = 1.0
     max_wait: NonNegativeFloat = 60.0
     concurrency: PositiveInt = 8
-    extra: dict[str, JsonValue] = field(default_factory=dict, repr=False)  # may hold a key
+    extra: dict[str, JsonValue] = field(default_factory=dict, repr=False)
     route = "chat/completions"
     adapts = True  # whether what is refused may be left out
     _without: frozenset[str] = field(default=frozenset(), init=False, repr=False)
@@ -275,18 +276,23 @@ class EndpointOptions(Options):
     The key is $MEMALPHA_API_KEY; a separate ``judge_url`` gets only $MEMALPHA_JUDGE_API_KEY.
 
     Attributes:
-        endpoint_url: Base URL, for ``reader: endpoint`` and ``content_judge: endpoint``.
-        endpoint_model: Name of the model on the server.
-        endpoint_timeout: Seconds one attempt may take; keep the sum over all attempts far below
-            ``ddp_timeout``.
-        endpoint_retries: How often a failed attempt is repeated before the sample is masked.
-        endpoint_backoff: Seconds before the first repetition, doubled each time.
-        endpoint_concurrency: Parallel requests per process.
-        endpoint_extra: More fields of each request, e.g. ``{chat_template_kwargs: {enable_thinking:
-            false}}``; a null takes a field out, e.g. ``{max_tokens: null}``.
-        judge_url: Base URL of the judges' server (empty: ``endpoint_url``).
-        judge_model: Name of the judges' model (empty: ``endpoint_model``).
-        judge_extra: More fields of the judges' requests (not given: ``endpoint_extra``).
+        endpoint_url: The OpenAI-compatible server for ``reader: endpoint`` and ``content_judge:
+            endpoint`` has this URL, which ends with the version.
+        endpoint_model: The server knows the model by this name.
+        endpoint_timeout: One attempt may take this many seconds. Keep the sum over all attempts far
+            below ``ddp_timeout``.
+        endpoint_retries: A failed attempt is repeated at most this many times before the sample is
+            masked.
+        endpoint_backoff: The client waits this many seconds before the first repetition, and each
+            further wait is twice as long.
+        endpoint_concurrency: Each process sends at most this many requests in parallel.
+        endpoint_extra: Every request has these further fields, e.g. ``{chat_template_kwargs:
+            {enable_thinking: false}}``. A null takes a field out, e.g. ``{max_tokens: null}``.
+        judge_url: The server of the judges has this URL; an empty text takes ``endpoint_url``.
+        judge_model: The server of the judges knows the model by this name; an empty text takes
+            ``endpoint_model``.
+        judge_extra: The requests of the judges have these further fields; null takes
+            ``endpoint_extra``.
     """
 
     endpoint_url: str = ""

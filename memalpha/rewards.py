@@ -27,31 +27,38 @@ RewardFunction = Callable[[Rollout], PartScores | Awaitable[PartScores]]
 
 @dataclass(frozen=True)
 class RewardConfig(Options):
-    """Weights and switches of the reward.
+    """Weights and switches of the reward of a chunk step (arXiv 2509.25911, section 3.3).
 
     Attributes:
-        accuracy_weight: w1 (published 1).
-        tool_weight: w2 (published 1; use 0.1 to 0.5 for a small policy whose calls still fail, or
-            it learns to write less).
-        compression_weight: beta (published 0.05).
-        content_weight: gamma (published 0.1).
-        immediate_weight: Weight of the questions whose evidence a chunk completes, asked right
-            after it (published: no such part).
-        silence: r2 of a chunk without calls and r4 of one that changed nothing (published 0).
-        judge_silence: Whether both are 1 if the judge finds no write due (published: no); training
-            needs ``content_weight`` > 0.
-        duplicates_succeed: Whether repeating an entry is a success (published: no).
-        unknown_deletes_succeed: Whether deleting what is not there is a success (published: yes).
-        unparsed_fails: Whether text that is no call counts as a failed call (published: no, it is
-            not counted).
-        judge_deletes: Whether deletes are judged like other writes (published: no, they score 0).
-        judge_all: Whether r4 is over all calls, failed and repeated writes judged, too, and deletes
-            0 (published: yes).
-        clip_compression: Whether r3 is at least 0 (published: no).
-        graded_accuracy: Whether a question scores how probable the right answer is to the reader,
-            not whether its answer is right (published: no); needs a reader with a model here.
-        rewards: Weights of functions of your own, e.g. ``{my_module:brevity: 0.2}``
-            (docs/recipe.md); Python may give functions.
+        accuracy_weight: The accuracy r1, which is the mean score of the answers, has this weight
+            (w1; published: 1).
+        tool_weight: The tool success r2, which is the share of calls that succeed, has this weight
+            (w2; published: 1). Use 0.1 to 0.5 for a small policy whose calls still fail, or it
+            learns to write less.
+        compression_weight: The compression r3, which is 1 minus memory tokens / tokens read, has
+            this weight (beta; published: 0.05).
+        content_weight: The content quality r4, which is the share of writes that the judge finds
+            right, has this weight (gamma; published: 0.1).
+        immediate_weight: Questions whose evidence a chunk completes are asked right after it, and
+            their score has this weight; 0 = off (published: no such part).
+        silence: A chunk without calls gets this tool success r2, and one without changes this
+            content quality r4, from 0 to 1 (published: 0).
+        judge_silence: A chunk without calls gets 1 for r2 and r4 if the judge finds that it needed
+            no write (published: no). Training needs ``content_weight`` > 0 for it.
+        duplicates_succeed: A call that repeats an entry counts as a success (published: no).
+        unknown_deletes_succeed: A call that deletes an unknown entry counts as a success
+            (published: yes).
+        unparsed_fails: Text that is no call counts as a failed call (published: no, it is not
+            counted).
+        judge_deletes: Deletions are judged like other writes (published: no, they score 0).
+        judge_all: The content quality r4 is a share of all calls. Failed and repeated writes are
+            judged, too, and deletions count 0 (published: yes).
+        clip_compression: The compression r3 is at least 0 (published: no).
+        graded_accuracy: A question scores the probability that the reader gives to the right
+            answer, instead of right or wrong (published: no). It needs a reader whose model runs
+            here.
+        rewards: Your own functions get these weights, e.g. ``{my_module:brevity: 0.2}``
+            (docs/recipe.md). In Python you may give the functions themselves.
     """
 
     accuracy_weight: float = 1.0

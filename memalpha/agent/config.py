@@ -24,23 +24,26 @@ class AgentConfig(RetrievalConfig):
     """How an agent reads, writes and answers, with the settings of its retriever.
 
     Attributes:
-        schema: Preset name or YAML path of the memory schema.
-        codec: Tool-call format: ``compact``, ``compact_text`` or ``hermes``.
-        max_chunk_tokens: Longest chunk accepted, in tokens; a longer one is an error.
-        max_completion_length: Longest completion of one chunk, in tokens.
-        view_tokens: Budget of the entries shown while writing, in tokens (blocks and section names
-            are extra).
-        view_recent: How many of the newest entries the view prefers when not all fit.
-        view_related: Whether the view also shows entries related to the chunk; if not, only the
-            ``view_recent`` newest (published).
-        show_times: Whether the view shows the entries' and the chunk's times.
-        retrieve_k: How many entries are retrieved for a question, and how many lines of the
+        schema: The memory has the sections of this schema, which is the name of a preset or the
+            path of a YAML file.
+        codec: The policy writes its tool calls in this format: ``compact``, ``compact_text`` or
+            ``hermes`` (JSON).
+        max_chunk_tokens: The agent accepts chunks of at most this many tokens; a longer one is an
+            error.
+        max_completion_length: The policy writes at most this many tokens for one chunk.
+        view_tokens: The prompt shows entries of at most this many tokens together. Block sections
+            and the names of sections come on top.
+        view_recent: The view prefers this many of the newest entries when not all entries fit.
+        view_related: The view also shows entries that are related to the chunk. With false it shows
+            the ``view_recent`` newest alone, as in the published system.
+        show_times: The view shows the times of the entries and of the chunk.
+        retrieve_k: The retriever finds this many entries for a question, and as many lines of the
             archive.
-        reader_tokens: Budget of what the reader sees of them, in tokens.
-        searches: How often a reader that was trained to search may do so again before it answers;
-            of its own adapter.
-        archive: Whether what was read is kept, line by line, and searched beside the entries; lines
-            of changed facts leave it.
+        reader_tokens: The reader sees at most this many tokens of the entries and lines found.
+        searches: A reader that was trained to search again does so at most this many times before
+            it answers; 0 = never. The value is stored with its adapter.
+        archive: The agent keeps every line that it reads in an archive, and searches the archive
+            beside the entries. Lines whose facts have changed leave the archive.
     """
 
     schema: str = "mem_alpha"

@@ -33,35 +33,42 @@ class AgentOptions(Options):
     """An agent, its memories, and who answers questions.
 
     Attributes:
-        endpoint: An OpenAI-compatible server, URL including the version, whose untrained ``model``
-            writes and answers; no TRAINED.
-        endpoint_extra: More fields of each request there, e.g. ``{chat_template_kwargs:
-            {enable_thinking: false}}``.
-        schema: Schema of the memory where there is no model (neither TRAINED nor ``endpoint``);
-            null: each memory's own, small_core of a new one.
-        retrieval: How a memory without a model is searched: ``hybrid`` (by words and by meaning),
-            ``dense`` or ``lexical``; null: hybrid, lexical where MiniLM is not installed.
-        embedder: Embedder of a memory without a model; null: minilm.
-        store: Path of a SQLite file, such as memories.db (made if not there), or
-            postgresql://user@host/database.
-        key_file: File with the key of a keyed store.
-        model: Base of the adapter; null takes the one the adapter names. With ``endpoint``: the
-            model's name there.
-        device: Torch device of the model.
-        dtype: Type of the base's weights: ``float32``, or ``bfloat16`` (half the memory; faster
-            where the processor has it).
-        retrieve_k: Entries retrieved for a question; null takes the agent's own.
-        archive: Whether what was read is kept and searched, too; null: as the agent was trained.
-        reader_url: An OpenAI-compatible server that answers questions, including the version.
-        reader_model: The name of the model there.
-        reader: Folder of a trained reader (``memalpha warmup --teaches reader``), or the name of an
-            installed package's; null: the one the agent names; empty: none.
-        reader_tokens: Most tokens of passages that are read; a model on this machine reads at most
-            512, and an agent without a reader shows as many as in its training.
-        trust_tools: Whether the functions that the agent's schema names as tools may be imported
-            and run, and an endpoint that it names as its embedder be sent texts.
-        guards: What is refused when it would be written: kinds of ``memalpha audit`` (``secrets``,
-            ``instructions``, ...; secrets are taken out of texts, too), and ``assistant``.
+        endpoint: The chat model of this OpenAI-compatible server writes the memory and answers,
+            without training and without TRAINED. The URL ends with the version, and ``model`` names
+            the model.
+        endpoint_extra: Every request to ``endpoint`` has these further fields, e.g.
+            ``{chat_template_kwargs: {enable_thinking: false}}``.
+        schema: A memory without a model (neither TRAINED nor ``endpoint``) has the sections of this
+            schema. With null it keeps the schema that it has, and a new one gets small_core.
+        retrieval: A memory without a model is searched by words (``lexical``), by meaning
+            (``dense``) or by both (``hybrid``). Null takes hybrid, or lexical if MiniLM is not
+            installed.
+        embedder: This embedder makes the vectors of a memory without a model; null takes minilm.
+        store: The memories are in this SQLite file, which is made if it does not exist, or in the
+            PostgreSQL database postgresql://user@host/database.
+        key_file: This file holds the key of a keyed store.
+        model: The adapter is put on this base model; null takes the one that the adapter names.
+            With ``endpoint`` it is the name of the model on the server.
+        device: The model runs on this Torch device, e.g. ``cpu`` or ``cuda``.
+        dtype: The weights of the base have this type: ``float32``, or ``bfloat16``, which takes
+            half the memory and is faster on processors that have it.
+        retrieve_k: The retriever finds this many entries for a question; null takes the number that
+            the agent was trained with.
+        archive: The agent keeps and searches an archive of what it reads; null does as in its
+            training.
+        reader_url: The model of this OpenAI-compatible server answers the questions. The URL ends
+            with the version.
+        reader_model: The server at ``reader_url`` knows the model by this name.
+        reader: This trained reader answers the questions: a folder (see ``memalpha warmup --teaches
+            reader``) or the name of an installed package's reader. Null takes the one that the
+            agent names, and an empty text none.
+        reader_tokens: The reader sees at most this many tokens of passages. A model on this machine
+            reads at most 512, and an agent without a reader shows as many as in its training.
+        trust_tools: The agent may import and run the functions that its schema names as tools, and
+            send texts to a server that it names as its embedder.
+        guards: Guards refuse to write these kinds of ``memalpha audit`` (``secrets``,
+            ``instructions`` and so on), and ``assistant``, the assistant's statements. Secrets are
+            also taken out of the texts that are read.
     """
 
     store: str
@@ -160,9 +167,11 @@ class WhoseOptions(Options):
     """Whose memory it is.
 
     Attributes:
-        user: The one user.
-        agent: The one agent; null: ``default``, or named by each request to a server.
-        session: The one session; null: as agent.
+        user: The memory belongs to this user.
+        agent: The memory belongs to this agent of the user. Null takes ``default``, or the agent
+            that a request to the server names.
+        session: The memory belongs to this session. Null takes ``default``, or the session that a
+            request to the server names.
     """
 
     user: str | None = None

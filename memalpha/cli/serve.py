@@ -29,9 +29,10 @@ class ServeOptions(WhoseOptions):
     """How it is offered; without tokens, and over stdio, to the one user.
 
     Attributes:
-        transport: ``http`` (HTTP and MCP at a port) or ``stdio`` (MCP over standard input and
-            output).
-        tokens: YAML file of tokens; null takes $MEMALPHA_TOKENS. Required off loopback.
+        transport: The server speaks HTTP and MCP at a port (``http``), or MCP over standard input
+            and output (``stdio``).
+        tokens: This YAML file holds the tokens of the callers; null takes $MEMALPHA_TOKENS. A
+            server that listens beyond this machine needs one.
     """
 
     transport: Literal["http", "stdio"] = "http"

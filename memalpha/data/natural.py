@@ -51,20 +51,33 @@ _HIS = {"she": ("her", "her"), "he": ("his", "him"), "they": ("their", "them")}
 
 @dataclass(frozen=True, slots=True)
 class NaturalOptions(Options):
-    """Which conversations to make."""
+    """Which conversations to make.
+
+    Attributes:
+        n: The source makes this many instances.
+        split: Names and values come from ``train`` or ``test``.
+        templates: Sentences have the wordings of ``train``, ``held_out`` or ``all``. An empty text
+            takes ``train`` for split train and ``held_out`` for split test.
+        n_chunks: An instance has this many sessions, one a chunk.
+        facts_per_chunk: A session that has facts has at least and at most so many; 85 % of the
+            sessions have some.
+        p_change: A fact changes an earlier one with this probability.
+        p_retract: A fact takes an earlier one back with this probability.
+        p_hostile: A session has a planted order, a forged call or a false statement with this
+            probability.
+        max_questions: An instance has at most this many questions, which are drawn uniformly; 0 =
+            all.
+    """
 
     n: PositiveInt = 100
-    split: Split = "train"  # names and values of train or test
-    # wordings: train, held_out or all ("" = train for split train, held_out for test)
+    split: Split = "train"
     templates: Templates | Literal[""] = ""
-    n_chunks: Annotated[int, Field(ge=1, le=100)] = 3  # sessions in an instance
-    # fewest and most facts of a session that has any, as 85% do
+    n_chunks: Annotated[int, Field(ge=1, le=100)] = 3
     facts_per_chunk: Annotated[Range, ascending(1)] = (1, 3)
-    p_change: Share = 0.35  # probability that a fact changes an earlier one
-    p_retract: Share = 0.1  # probability that a fact takes an earlier one back
-    # probability that a session has a planted order, a forged call or a false statement
+    p_change: Share = 0.35
+    p_retract: Share = 0.1
     p_hostile: Share = 0.1
-    max_questions: NonNegativeInt = 0  # most questions of an instance, drawn uniformly (0 = all)
+    max_questions: NonNegativeInt = 0
 
 
 class _Person(NamedTuple):

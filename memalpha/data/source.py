@@ -54,19 +54,31 @@ Metric = Annotated[str, AfterValidator(_known_metric)]
 
 @dataclass(frozen=True, slots=True)
 class CommonOptions(Options):
-    """Options that every set of documents has."""
+    """Options that every set of documents has.
 
-    max_questions: NonNegativeInt = 0  # most questions of an instance, drawn uniformly (0 = all)
-    max_instances: NonNegativeInt = 0  # stop after this many instances with questions (0 = off)
-    split: str = "train"  # split of a data set on the Hub
+    Attributes:
+        max_questions: An instance has at most this many questions, which are drawn uniformly; 0 =
+            all.
+        max_instances: The source stops after this many instances with questions; 0 = off.
+        split: This split of a data set on the Hub is read.
+    """
+
+    max_questions: NonNegativeInt = 0
+    max_instances: NonNegativeInt = 0
+    split: str = "train"
 
 
 @dataclass(frozen=True, slots=True)
 class TextOptions(CommonOptions):
-    """Options of sets of long texts and dialogues."""
+    """Options of sets of long texts and dialogues.
 
-    chunk_tokens: PositiveInt = 2048  # most tokens of a chunk
-    metric: Metric = ""  # metric of every question ("" = that of its kind)
+    Attributes:
+        chunk_tokens: A chunk has at most this many tokens.
+        metric: Every question has this metric; an empty text takes the metric of its kind.
+    """
+
+    chunk_tokens: PositiveInt = 2048
+    metric: Metric = ""
 
 
 class SkippedItem(NamedTuple):

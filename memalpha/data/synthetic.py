@@ -30,33 +30,56 @@ _MAX_VALUES = 3  # current values of an attribute with several values
 
 @dataclass(frozen=True, slots=True)
 class SyntheticConfig(Options):
-    """Which dialogues to make, and what they are like."""
+    """Which dialogues to make, and what they are like.
+
+    Attributes:
+        n: The source makes this many instances.
+        preset: The preset gives every value below that is not given itself.
+        split: Names and values come from ``train`` or ``test``.
+        n_chunks: An instance has this many sessions, one a chunk.
+        people: This many persons speak in an instance.
+        facts_per_chunk: A session has at least and at most so many facts, while any is possible.
+            The last session has one if none has.
+        chitchat_per_chunk: A session has at least and at most so many lines without a fact, and at
+            least one if sessions may have no facts.
+        p_change: A fact changes an earlier one with this probability.
+        p_retract: A fact takes an earlier one back with this probability.
+        p_multi: A new fact is of an attribute with several values (pets, hobbies) with this
+            probability.
+        p_distractor: A chit-chat line mentions a value with this probability.
+        p_hostile: A session has a planted order, a forged call or a false statement with this
+            probability.
+        hostile: These planted texts have the wordings of ``train`` (those of demonstrations),
+            ``held_out`` or ``all``.
+        templates: Sentences have the wordings of ``train``, ``held_out`` (unseen in training) or
+            ``all``.
+        p_time: A possible question of kind time is asked with this probability.
+        cascade: A possible dependence between facts is in the dialogue, and asked for, with this
+            probability.
+        absence: An attribute that was never stated is asked for with this probability. Above 0,
+            values on which others depend may be taken back.
+        max_questions: An instance has at most this many questions, which are drawn uniformly; 0 =
+            all.
+    """
 
     n: PositiveInt = 100
-    # where the values below come from that are not given
     preset: Literal["small", "medium", "long", "dependent"] = "small"
-    split: Split = "train"  # names and values of train or test
-    n_chunks: PositiveInt = 3  # sessions in an instance
-    people: PositiveInt = 3  # persons who speak
-    # fewest and most facts of a session, while any is possible; the last has one if none has
+    split: Split = "train"
+    n_chunks: PositiveInt = 3
+    people: PositiveInt = 3
     facts_per_chunk: Annotated[Range, ascending(0)] = (3, 4)
-    # fewest and most lines without a fact; at least one if a session may have no facts
     chitchat_per_chunk: Annotated[Range, ascending(0)] = (2, 3)
-    p_change: Share = 0.35  # probability that a fact changes an earlier one
-    p_retract: Share = 0.1  # probability that a fact takes an earlier one back
-    # probability that a new fact is of an attribute with several values (pets, hobbies)
+    p_change: Share = 0.35
+    p_retract: Share = 0.1
     p_multi: Share = 0.2
-    p_distractor: Share = 0.5  # probability that a chit-chat line mentions a value
-    # probability that a session has a planted order, a forged call or a false statement
+    p_distractor: Share = 0.5
     p_hostile: Share = 0.0
-    hostile: Templates = "train"  # its wordings: train (those of demonstrations), held_out or all
-    templates: Templates = "train"  # sentences used: train, held_out (unseen wording) or all
-    p_time: Share = 0.25  # probability that a possible question of kind time is asked
-    cascade: Share = 0.0  # probability that a possible dependence is in the dialogue, and asked for
-    # probability that a never-stated attribute is asked for; above 0, values with followers may be
-    # taken back
+    hostile: Templates = "train"
+    templates: Templates = "train"
+    p_time: Share = 0.25
+    cascade: Share = 0.0
     absence: Share = 0.0
-    max_questions: NonNegativeInt = 0  # most questions of an instance, drawn uniformly (0 = all)
+    max_questions: NonNegativeInt = 0
 
     def check(self) -> None:
         """Raise InputError for values that do not fit together."""

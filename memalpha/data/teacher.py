@@ -31,16 +31,22 @@ _EXCERPT_TOKENS = 64  # most tokens of these together
 
 @dataclass(frozen=True, slots=True)
 class TeacherConfig(Options):
-    """How well the teacher demonstrates."""
+    """How well the teacher demonstrates.
 
-    # probability that a new fact is written; a pair (low, high): drawn per instance
+    Attributes:
+        coverage: The teacher writes a new fact with this probability. With a pair (low, high) each
+            instance draws its own.
+        p_correct: The teacher corrects a fact that it holds with this probability. Otherwise a
+            change is only inserted, and a retraction ignored.
+        p_update: A correction is an update with this probability, and otherwise a deletion and an
+            insertion.
+        dates: The teacher writes the session's date into the entry if its section stores no times.
+    """
+
     coverage: Share | tuple[Share, Share] = 1.0
-    # probability that a held fact is corrected; else a change only inserts and a retraction is
-    # ignored
     p_correct: Share = 1.0
-    # probability that a correction is an update, not a deletion and an insertion
     p_update: Share = 0.5
-    dates: bool = True  # write the session's date into the entry if its section stores no times
+    dates: bool = True
 
     def check(self) -> None:
         """Raise InputError if the coverages are not in order."""

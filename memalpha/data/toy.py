@@ -31,10 +31,15 @@ _A_CHUNK = 4  # things of a chunk, and as much noise
 
 @dataclass(frozen=True, slots=True)
 class ToyOptions(Options):
-    """Which toy instances to make."""
+    """Which toy instances to make.
 
-    n: PositiveInt = 100  # number of instances
-    split: Split = "train"  # train or test sequence
+    Attributes:
+        n: The source makes this many instances.
+        split: The instances come from the ``train`` or the ``test`` sequence.
+    """
+
+    n: PositiveInt = 100
+    split: Split = "train"
 
 
 def make_toy_instance(index: int, seed: int, options: ToyOptions) -> Instance:

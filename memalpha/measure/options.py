@@ -48,49 +48,84 @@ def make_system(kind: str, values: JsonMapping) -> System:
 
 @dataclass(frozen=True, slots=True)
 class SetSpec(Options):
-    """A set of instances."""
+    """A set of instances of an evaluation.
 
-    data: str  # prepared folder, file of instances, or the name of a generated source
-    name: str = ""  # in results (empty = the folder's or source's name)
-    options: JsonMapping = field(default_factory=dict)  # of a generated source
-    # how many (0 = all), after the first ``skip``, such as those used before
+    Attributes:
+        data: The set is a prepared folder, a file of instances or a generated source.
+        name: Results call the set by this name; an empty text takes the name of the folder or
+            source.
+        options: A generated source takes these options.
+        instances: At most this many instances are read, after the first ``skip``; 0 = all.
+        skip: This many instances at the beginning are left out, such as those that were used
+            elsewhere.
+        reader_tokens: The reader sees at most this many tokens on this set; 0 takes the common
+            limit.
+        retrieve_k: The retriever finds this many entries for a question of this set; 0 takes the
+            common number.
+        max_completion_length: The policy writes at most this many tokens for a chunk of this set; 0
+            takes the common limit.
+        readers: Only the readers with these names read this set; an empty list takes all.
+        in_mean: The set counts in the mean over sets. Set it to false for a harder copy of another
+            set.
+    """
+
+    data: str
+    name: str = ""
+    options: JsonMapping = field(default_factory=dict)
     instances: NonNegativeInt = 0
     skip: NonNegativeInt = 0
-    reader_tokens: NonNegativeInt = 0  # on this set, as the next two (0 = as for all)
+    reader_tokens: NonNegativeInt = 0
     retrieve_k: NonNegativeInt = 0
     max_completion_length: NonNegativeInt = 0
-    readers: tuple[str, ...] = ()  # names of the readers that read it (none = all)
-    # whether it counts in the mean over sets; false for a harder copy of another set
+    readers: tuple[str, ...] = ()
     in_mean: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class SystemSpec(Options):
-    """A system."""
+    """A memory system of an evaluation.
 
-    kind: str  # a key of ``system_kinds()``
-    name: str = ""  # in results (empty = its kind)
-    group: str = ""  # systems of one group differ only in their training seed (empty = its name)
-    sets: tuple[str, ...] = ()  # names of the sets it is evaluated on (none = all)
-    readers: tuple[str, ...] = ()  # names of the readers that read for it (none = all)
-    # of its kind; in a configuration they stand beside the others
+    Attributes:
+        kind: This kind of system is measured; ``system_kinds()`` lists them.
+        name: Results call the system by this name; an empty text takes its kind.
+        group: Systems of one group differ only in their training seed; an empty text takes the
+            name.
+        sets: The system is evaluated on the sets with these names alone; an empty list takes all.
+        readers: Only the readers with these names read for it; an empty list takes all.
+        options: The kind takes these options. In a configuration they stand beside the others.
+    """
+
+    kind: str
+    name: str = ""
+    group: str = ""
+    sets: tuple[str, ...] = ()
+    readers: tuple[str, ...] = ()
     options: JsonMapping = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderSpec(Options):
-    """A reader: ``recall`` (no model: the passages are the answer), ``base``, ``trained`` (with
-    ``adapter``), ``endpoint`` or that of an installed package; ``evidence`` asks nothing and scores
-    how much of a question's evidence is among the passages.
+    """A reader of an evaluation.
+
+    Attributes:
+        kind: The reader is ``recall`` (no model, the passages are the answer), ``base``,
+            ``trained`` (with ``adapter``), ``endpoint`` or that of an installed package.
+            ``evidence`` asks nothing and scores how much of a question's evidence is among the
+            passages.
+        name: Results call the reader by this name; an empty text takes its kind.
+        max_new_tokens: An answer has at most this many tokens.
+        window_tokens: The reader's model takes this many tokens, for systems with the full context;
+            0 takes what the base model says.
+        adapter: A reader of kind ``trained`` loads the adapter in this folder.
+        searches: A reader that was trained to search again does so at most this many times; null
+            takes the number of its training.
     """
 
     kind: Annotated[str, AfterValidator(OneOf(_reader_kinds))]
-    name: str = ""  # in results (empty = its kind)
-    max_new_tokens: PositiveInt = 32  # longest answer
-    # its model's window, for full context (0 = what the base model says)
+    name: str = ""
+    max_new_tokens: PositiveInt = 32
     window_tokens: NonNegativeInt = 0
-    adapter: str = ""  # of kind trained: folder of the reader
-    # of an asker's adapter: how often it may search again (None = as in its training)
+    adapter: str = ""
     searches: NonNegativeInt | None = None
 
     def check(self) -> None:
@@ -112,24 +147,23 @@ class EvaluateOptions(Options):
     """What is compared, under which protocol.
 
     Attributes:
-        model: Registered name (``memalpha.models.MODELS``), folder or Hub name of the base model
-            (agents, reader, token counts).
-        dtype: Type of its weights.
-        sets: List of sets, each a path or a mapping (``SetSpec``).
-        systems: List of systems, each a kind or a mapping (``SystemSpec`` and the kind's own
-            options); with a list as ``adapter``,
-            one for each training seed.
-        readers: List of readers, each a kind or a mapping (``ReaderSpec``).
-        temperature: Sampling temperature of writing models (0 = greedy, for which one seed is
-            enough).
-        seeds: Sampling seeds.
-        batch_size: Instances that are read in lockstep; affects memory use, and what a killed run
-            loses at most.
-        generation_rows: Most rows decoded in one batch.
-        batch_tokens: Most tokens of the questions and passages that the base model reads in one
+        model: Agents and the reader use this base model, and its tokenizer counts tokens. Give a
+            registered name (``memalpha.models.MODELS``), a folder or a Hub name.
+        dtype: The weights of the base model have this type, e.g. ``float32`` or ``bfloat16``.
+        sets: The systems are compared on these sets, each a path or a mapping (``SetSpec``).
+        systems: These memory systems are compared, each a kind or a mapping (``SystemSpec`` and the
+            kind's own options). A list as ``adapter`` makes one system for each training seed.
+        readers: These readers answer the questions, each a kind or a mapping (``ReaderSpec``).
+        temperature: The models that write are sampled at this temperature; 0 = greedy, for which
+            one seed is enough.
+        seeds: The evaluation is repeated with each of these sampling seeds.
+        batch_size: This many instances are read at the same time. A run that is killed loses at
+            most these, and a larger number takes more memory.
+        generation_rows: At most this many rows are decoded in one batch.
+        batch_tokens: The base model reads at most this many tokens of questions and passages in one
             batch.
-        output_dir: The folder to write.
-        overwrite: Replace an existing folder; without it, a folder of the same configuration is
+        output_dir: The evaluation writes into this folder.
+        overwrite: An existing folder is replaced. Without it, a folder of the same configuration is
             continued.
     """
 

@@ -203,9 +203,13 @@ class FullContext(System):
     """No memory: the reader gets the input itself, in order, each chunk with its time.
 
     The oldest lines are left out first.
+
+    Attributes:
+        budget: The reader gets as many tokens as its model takes (``window``), or as many as with
+            every other system (``reader``).
     """
 
-    budget: Literal["window", "reader"] = "window"  # what the reader's model takes, or the common
+    budget: Literal["window", "reader"] = "window"
 
     @override
     def ingest(self, setting: Setting, instance: Instance, seed: int) -> IngestedMemory:
@@ -218,12 +222,18 @@ class FullContext(System):
 
 @dataclass(frozen=True, slots=True)
 class Rag(System):
-    """Retrieval over pieces of the input by BM25, with the agent's retriever."""
+    """Retrieval over pieces of the input by BM25, with the agent's retriever.
 
-    # most of a piece (0 = reader's budget / ``retrieve_k``; 1 = no joining); a line may have 48
+    Attributes:
+        piece_tokens: A piece has at most this many tokens; 0 takes the reader's budget /
+            ``retrieve_k``, and 1 joins no lines. A single line may have 48.
+        embedder: ``rag_dense`` and ``rag_two_layer`` use this embedder.
+        chunks_kept: Layer 1 of ``rag_two_layer`` keeps this many chunks; 0 keeps all.
+    """
+
     piece_tokens: NonNegativeInt = 0
-    embedder: str = "minilm"  # of ``rag_dense`` and ``rag_two_layer``
-    chunks_kept: NonNegativeInt = 8  # by layer 1 of ``rag_two_layer`` (0 = all)
+    embedder: str = "minilm"
+    chunks_kept: NonNegativeInt = 8
 
     mode: ClassVar[RetrievalMode] = "lexical"
 
@@ -284,7 +294,11 @@ def _index(memory: Memory, config: RetrievalConfig, setting: Setting) -> Searche
 
 @dataclass(frozen=True, slots=True)
 class Archive(System):
-    """What an agent with ``archive: true`` searches if it writes nothing: every line."""
+    """What an agent with ``archive: true`` searches if it writes nothing: every line.
+
+    Attributes:
+        retrieval: The lines are searched in this mode: ``lexical``, ``dense`` or ``hybrid``.
+    """
 
     retrieval: RetrievalMode = "hybrid"
 
@@ -420,18 +434,28 @@ class Teacher(TeacherConfig, System):
 # -------------------------------------------------------------------------------- with a model
 @dataclass(frozen=True, slots=True)
 class Agent(System):
-    """A policy that writes its memory by tool calls."""
+    """A policy that writes its memory by tool calls.
 
-    adapter: str = ""  # its adapter's folder (empty = the untrained base model)
-    # the evaluation's (the adapter's schema and codec must match), or the adapter's (without one
-    # those of the model, if memalpha trained it whole)
+    Attributes:
+        adapter: The policy has the adapter in this folder; an empty text takes the untrained base
+            model.
+        settings: The agent has the settings of the evaluation (``shared``), with which the
+            adapter's schema and codec must agree, or those saved with the adapter (``own``).
+        archive: The agent also searches what it has read; null does as its settings say.
+        retrieval: The memory is searched in this mode; null does as its settings say.
+        sections_kept: Layer 1 keeps this many sections (0 = all); null does as its settings say.
+        trust_tools: The functions that the adapter's schema names as tools may be imported.
+        cut_chunks: A chunk that is longer than the agent's limit is read in parts. With false it is
+            an error.
+    """
+
+    adapter: str = ""
     settings: Literal["shared", "own"] = "shared"
-    # search what was read, too; this and the next two as its settings say (None), or otherwise
     archive: bool | None = None
     retrieval: RetrievalMode | None = None
-    sections_kept: NonNegativeInt | None = None  # by layer 1 (0 = all)
-    trust_tools: bool = False  # import the functions that the adapter's schema names as tools
-    cut_chunks: bool = False  # read a chunk longer than its limit in parts; without, it is an error
+    sections_kept: NonNegativeInt | None = None
+    trust_tools: bool = False
+    cut_chunks: bool = False
 
     model_writes = True
 
@@ -517,10 +541,16 @@ _STATE = re.compile(r"<IS>(.*?)(?:</IS>|\Z)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class OverwriteSummary(System):
-    """A memory of one text, which a model writes anew at each chunk."""
+    """A memory of one text, which a model writes anew at each chunk.
 
-    memory_tokens: NonNegativeInt = 0  # most tokens of the text (0 = the reader's budget)
-    adapter: str = ""  # of the model that writes (empty = the base model)
+    Attributes:
+        memory_tokens: The text has at most this many tokens; 0 takes the reader's budget.
+        adapter: The model that writes has the adapter in this folder; an empty text takes the base
+            model.
+    """
+
+    memory_tokens: NonNegativeInt = 0
+    adapter: str = ""
 
     model_writes = True
     instructions = OVERWRITE_SUMMARY

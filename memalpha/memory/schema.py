@@ -86,17 +86,28 @@ _Limit = Annotated[int, Field(ge=0, lt=2**31)]
 
 @dataclass(frozen=True, slots=True)
 class Section(Options):
-    """One section of a memory; a limit of 0 is none."""
+    """One section of a memory.
 
-    # unique, and never an entry's id
+    Attributes:
+        name: The section has this name, which is unique and never the id of an entry.
+        kind: The section is a list of entries or a block with one text.
+        description: The policy and layer 1 of the retriever read here what belongs in the section.
+        max_tokens: The text of a block has at most this many tokens; 0 = no limit.
+        max_entry_tokens: An entry of a list has at most this many tokens; 0 = no limit.
+        max_entries: A list has at most this many entries; 0 = no limit.
+        timestamps: Entries have a time, which is the chunk's unless the policy gives another.
+        operations: The policy may use these operations; an empty tuple allows all of the section's
+            kind.
+    """
+
     name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]*$", max_length=64)]
     kind: SectionKind = SectionKind.LIST
-    description: str = ""  # what belongs in it, for the policy and for layer 1 of the retriever
-    max_tokens: _Limit = 0  # of a block's text
-    max_entry_tokens: _Limit = 0  # of one list entry
-    max_entries: _Limit = 0  # of a list
-    timestamps: bool = False  # whether entries have a time, by default the chunk's
-    operations: tuple[OperationKind, ...] = ()  # empty: all of its kind
+    description: str = ""
+    max_tokens: _Limit = 0
+    max_entry_tokens: _Limit = 0
+    max_entries: _Limit = 0
+    timestamps: bool = False
+    operations: tuple[OperationKind, ...] = ()
 
     def check(self) -> None:
         """Set the default operations of its kind; InputError for those of the other kind."""

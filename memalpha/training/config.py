@@ -211,26 +211,29 @@ class PolicyOptions(Options):
     """Options of the model and its adapter.
 
     Attributes:
-        model: Registered name (``memalpha.models.MODELS``), folder or Hub name of the base model.
-        adapter: Folder of an adapter to go on from, whose rank, scale and layers stay; empty starts
-            a new one.
-        model_init_kwargs: More arguments of ``from_pretrained``, e.g. ``{revision: v1.0}`` or
-            ``{attn_implementation: eager}``.
-        load_in_4bit: Hold the frozen base in 4 bits (NF4, double quantisation, products in
-            float16 if ``dtype`` says so, else in bfloat16), for LoRA; needs bitsandbytes.
-        lora_r: Rank of a new adapter.
-        lora_alpha: Scale of a new adapter.
-        lora_targets: Layers of a new adapter: ``all-linear`` (all but the head), or ends of names,
-            e.g. ``[q_proj, v_proj]``.
-        lora_dropout: Share of a new adapter's inputs dropped in updates; completions are drawn
-            without, so GRPO wants 0.
-        full_finetuning: Train all weights instead of an adapter.
-        dtype: Type of the base weights: ``float32``; for LoRA (adapters stay in float32)
-            ``bfloat16``, or ``float16`` with ``fp16``; or ``auto``: bfloat16 where it is computed
-            natively, float16 with ``fp16`` on other GPUs from a V100 on.
-        compile: Compile the layers of the update by ``torch.compile``, a minute at the first step;
-            ``auto``: on CUDA with a C compiler, for dense models of a billion parameters or more
-            whose weights are neither in 4 bits nor sharded.
+        model: This base model is trained: a registered name (``memalpha.models.MODELS``), a folder
+            or a Hub name.
+        adapter: Training continues from the adapter in this folder, with its rank, scale and
+            layers. An empty text starts a new adapter.
+        model_init_kwargs: ``from_pretrained`` gets these further arguments, e.g. ``{revision:
+            v1.0}`` or ``{attn_implementation: eager}``.
+        load_in_4bit: The frozen base is held in 4 bits for LoRA (NF4 with double quantisation;
+            needs bitsandbytes). Products are computed in float16 if ``dtype`` says so, else in
+            bfloat16.
+        lora_r: A new adapter has this rank.
+        lora_alpha: A new adapter is scaled by ``lora_alpha`` / ``lora_r``.
+        lora_targets: A new adapter covers these layers: ``all-linear`` (all linear layers but the
+            head), or the ends of their names, e.g. ``[q_proj, v_proj]``.
+        lora_dropout: Updates drop this share of a new adapter's inputs, from 0 to below 1.
+            Completions are drawn without dropout, so use 0 for GRPO.
+        full_finetuning: All weights are trained instead of an adapter.
+        dtype: The base weights have this type: ``float32``, or for LoRA ``bfloat16``, or
+            ``float16`` together with ``fp16``; adapters stay in float32. ``auto`` takes bfloat16 on
+            hardware that computes it natively, and float16 with ``fp16`` on other GPUs from a V100
+            on.
+        compile: ``torch.compile`` compiles the layers of the update, which takes a minute at the
+            first step. ``auto`` does so on CUDA with a C compiler, for dense models from a billion
+            parameters whose weights are neither in 4 bits nor sharded.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -277,57 +280,69 @@ class RunOptions(PolicyOptions, EndpointOptions):
     """Options of data, model and scoring.
 
     Attributes:
-        role: What is trained: ``writer``, which reads chunks and writes the memory, or another
-            (docs/recipe.md).
-        writer: Of another role: folder of the agent that writes the memories which it is asked
-            about; empty: nobody, so that it searches the archive alone.
-        train_data: Prepared folder, ``instances.jsonl`` or a generated source such as
-            ``synthetic``; several separated by commas.
-        train_options: Options of a generated source, e.g. ``{n: 400, preset: small}``.
-        rollout_chunks: Most chunks of a training instance with annotated facts that a rollout
-            reads, its last ones (0 = all): a
-            teacher reads those before, and the rollout begins with its memory.
-        rollout_cut: End each of these instances after a chunk drawn from the seed, not its last;
-            questions are asked as of then.
-        rollout_coverage: Least share of the facts of the chunks before that the memory holds; each
-            instance draws its own.
-        eval_data: Held-out instances, as ``train_data``; empty evaluates nothing.
-        eval_options: As ``train_options``.
-        eval_instances: Number of held-out instances evaluated before and after (0 = all).
-        eval_temperature: Sampling temperature of the held-out rollouts (0 = greedy).
-        validation_instances: Held-out instances kept for validation while training (0 = those of
-            before and after).
-        warm_start_steps: Supervised steps on demonstrations of a generated ``train_data`` before
-            GRPO (0 = none).
-        warm_start_learning_rate: Their peak learning rate.
-        train_layers: Train the adapters of this many top layers only (0 = all): cheaper updates.
-        reader: ``recall`` (no model), ``base`` (the frozen base model), ``trained`` (a reader's
-            adapter), ``endpoint``, or that of an installed package.
-        reader_adapter: Folder of the trained reader, on a frozen base of its own.
-        content_judge: ``facts`` (annotations), ``grounded`` (lexical support), ``auto`` (facts,
-            else grounded) or ``endpoint``.
-        question_share: Share of an instance's questions asked in a training step, drawn anew each
-            step from each kind, one of each while there is room; evaluation asks all.
-        credit: Who is credited with a reward (docs/recipe.md); ``trajectory`` is the published one.
-        rows_per_forward: Rows of one forward and backward pass; determines memory use.
-        generation_rows: Most rollouts decoded in one batch.
-        generator: What draws the rollouts: ``transformers`` on the trained weights, or ``vllm``,
-            which is given the LoRA adapter after each update (docs/scale.md).
-        vllm_urls: vLLM servers that draw, e.g. ``[http://localhost:8000/v1]``; none: vLLM in this
-            process, on the same GPU (``pip install 'memalpha[vllm]'``).
-        vllm_wait: Seconds to wait for a vLLM server that went away.
-        vllm_memory: Share of the GPU's memory for vLLM in this process while it draws (its
-            ``gpu_memory_utilization``); on CPUs of the main memory, also while it does not.
-        staleness: Draws of rollouts begun before the update of the one at hand (0 = on policy);
-            importance weights correct for it.
-        max_masked_share: Stop if more than this share of a step's rollouts, over all processes,
-            cannot be scored.
-        max_skipped_steps: Most steps in a row that may be skipped because the loss or gradient is
-            not finite.
-        shuffle_advantages: Permute the advantages: only for the control run of a learning test.
-        overwrite: Replace an existing run folder.
-        resume: Go on with an existing run folder, from its last complete checkpoint if there is
-            one.
+        role: This part is trained: ``writer``, which reads chunks and writes the memory, or another
+            role (docs/recipe.md).
+        writer: A role other than ``writer`` is asked about memories that the agent in this folder
+            writes. With an empty text nobody writes, and the role searches the archive alone.
+        train_data: The policy trains on a prepared folder, an ``instances.jsonl`` or a generated
+            source such as ``synthetic``. Separate several by commas.
+        train_options: A generated source of ``train_data`` takes these options, e.g. ``{n: 400,
+            preset: small}``.
+        rollout_chunks: A rollout reads at most this many chunks, the last ones, of a training
+            instance with annotated facts; 0 = all. A teacher reads the chunks in front of these,
+            and the rollout begins with the teacher's memory.
+        rollout_cut: Each instance that ``rollout_chunks`` shortens ends after a chunk drawn from
+            the seed, not after its last. Its questions are then asked as of that chunk.
+        rollout_coverage: The teacher's memory holds at least this share of the facts of the chunks
+            that it reads, from 0 to 1. Each instance draws its own share above it.
+        eval_data: The run is evaluated on these held-out instances, given as for ``train_data``; an
+            empty text evaluates nothing.
+        eval_options: A generated source of ``eval_data`` takes these options.
+        eval_instances: This many held-out instances are evaluated before and after training; 0 =
+            all.
+        eval_temperature: Held-out rollouts are sampled at this temperature; 0 = greedy.
+        validation_instances: This many held-out instances are set aside for validation during
+            training; 0 = validate on those that are evaluated before and after.
+        warm_start_steps: The policy first takes this many supervised steps on demonstrations of a
+            generated ``train_data``; 0 = none.
+        warm_start_learning_rate: The supervised steps have this peak learning rate.
+        train_layers: Only the adapters of this many top layers are trained, which makes updates
+            cheaper; 0 = all.
+        reader: This reader answers the questions: ``recall`` (no model, the passages are the
+            answer), ``base`` (the frozen base model), ``trained`` (a reader's adapter),
+            ``endpoint`` (a server) or the reader of an installed package.
+        reader_adapter: ``reader: trained`` loads the adapter in this folder, on a frozen base of
+            its own.
+        content_judge: This judge decides which written entries are right: ``facts`` (annotations),
+            ``grounded`` (words of the chunk), ``auto`` (facts if there are some, else grounded) or
+            ``endpoint`` (a model on a server).
+        question_share: A training step asks this share of an instance's questions, above 0 up to 1.
+            They are drawn anew in each step, from every kind of question; evaluation asks all.
+        credit: This rule decides which chunk steps a reward is for (docs/recipe.md). The default,
+            ``step``, compares the steps at one chunk; ``trajectory`` compares all steps of an
+            instance, as published.
+        rows_per_forward: One forward and backward pass takes this many rows; lower it to save
+            memory.
+        generation_rows: At most this many rollouts are decoded in one batch.
+        generator: ``transformers`` draws the rollouts with the trained weights; ``vllm`` is faster
+            on GPUs and gets the LoRA adapter after each update (docs/scale.md).
+        vllm_urls: These vLLM servers draw the rollouts, e.g. ``[http://localhost:8000/v1]``.
+            Without a URL vLLM runs in this process, on the same GPU (extra ``vllm``).
+        vllm_wait: The run waits at most this many seconds for a vLLM server that has gone away.
+        vllm_memory: vLLM in this process takes this share of the GPU's memory while it draws (its
+            ``gpu_memory_utilization``), above 0 up to 1. On CPUs it is a share of the main memory,
+            which vLLM also holds between draws.
+        staleness: Rollouts are drawn this many draws ahead of the update, so that drawing and
+            updating overlap; 0 = on policy. Importance weights correct for the older policy.
+        max_masked_share: The run stops if more than this share of a step's rollouts, over all
+            processes, cannot be scored.
+        max_skipped_steps: The run stops if more steps than this in a row are skipped because the
+            loss or gradient is not finite.
+        shuffle_advantages: The advantages are permuted at random. This is the control run of a
+            learning test, in which nothing can be learned.
+        overwrite: An existing run folder is replaced.
+        resume: An existing run folder is continued from its last complete checkpoint, or from the
+            start if it has none.
     """
 
     role: Annotated[str, AfterValidator(OneOf(role_names))] = WRITER
@@ -425,29 +440,38 @@ class TrainerOptions(Options):
     """Options of transformers' trainer, for a training run and a warm start.
 
     Attributes:
-        output_dir: The run folder.
-        per_device_train_batch_size: Rollouts (in a warm start demonstrations) of a process and
-            optimizer step.
-        max_steps: Optimizer steps; -1: as many as ``num_train_epochs`` says.
-        num_train_epochs: How often the data are gone through.
-        learning_rate: Peak learning rate.
-        lr_scheduler_type: Its course, such as ``linear`` or ``constant_with_warmup``.
-        warmup_steps: Steps of rising learning rate.
-        adam_beta2: Its second moment's decay.
-        max_grad_norm: Gradient clipping, 0 = off.
-        bf16: Compute in bfloat16 (GPUs).
-        fp16: Compute in float16 with a scaled loss, on GPUs without bfloat16 (T4, V100).
-        use_cpu: Train on the CPU though there is a GPU.
-        gradient_checkpointing: Trade time for memory.
-        seed: Fixes everything that is drawn.
-        logging_steps: Steps between log lines.
-        report_to: ``tensorboard``, ``wandb``, ``trackio``, or ``none``.
-        save_strategy: ``steps``, ``epoch`` or ``no``: when checkpoints are made.
-        save_steps: Steps between checkpoints.
-        save_total_limit: Checkpoints that stay, besides the best one.
-        ddp_timeout: Seconds that a process waits for the others.
-        trl: Another option of the trainer that acts here (TRL's ``GRPOConfig``; in a warm start
-            transformers' ``TrainingArguments``), e.g. ``{adam_beta1: 0.8, push_to_hub: true}``.
+        output_dir: The run writes into this folder.
+        per_device_train_batch_size: Each process takes this many rollouts (in a warm start,
+            demonstrations) for one optimizer step.
+        max_steps: The run takes this many optimizer steps; -1 takes as many as ``num_train_epochs``
+            needs.
+        num_train_epochs: The run goes through the training data this many times, unless
+            ``max_steps`` is given.
+        learning_rate: This is the peak of the learning rate.
+        lr_scheduler_type: The learning rate follows this schedule of transformers, such as
+            ``linear`` or ``constant_with_warmup``.
+        warmup_steps: The learning rate rises over this many steps; a number below 1 is a share of
+            all steps, and 0 = off.
+        adam_beta2: Adam's second moment decays by this factor in each step, from 0 to 1.
+        max_grad_norm: A gradient with a larger norm is scaled down to this norm; 0 = off.
+        bf16: The update is computed in bfloat16, on GPUs that have it.
+        fp16: The update is computed in float16 with a scaled loss, for GPUs without bfloat16 (T4,
+            V100).
+        use_cpu: The run uses the CPU even if there is a GPU.
+        gradient_checkpointing: The backward pass computes activations again instead of storing
+            them, which takes time and saves memory.
+        seed: This number fixes everything that is drawn at random.
+        logging_steps: A line is logged every so many steps.
+        report_to: Metrics are sent to these trackers: ``tensorboard``, ``wandb`` or ``trackio``;
+            ``none`` sends nothing.
+        save_strategy: Checkpoints are saved every ``save_steps`` steps (``steps``), after each pass
+            over the data (``epoch``) or never (``no``).
+        save_steps: This many steps lie between two checkpoints.
+        save_total_limit: This many of the newest checkpoints are kept, besides the best one; null
+            keeps all.
+        ddp_timeout: A process waits at most this many seconds for the others.
+        trl: These further options go to the trainer, e.g. ``{adam_beta1: 0.8, push_to_hub: true}``.
+            It is TRL's ``GRPOConfig``, or transformers' ``TrainingArguments`` in a warm start.
     """
 
     output_dir: str = "runs/train"
@@ -568,26 +592,31 @@ class GRPOOptions(TrainerOptions):
     """Options of TRL's GRPO.
 
     Attributes:
-        num_generations: G, the rollouts of one instance.
-        steps_per_generation: Optimizer steps that share a draw of rollouts.
-        num_iterations: How often each draw is gone through.
-        temperature: Sampling temperature of the rollouts.
-        loss_type: ``dapo``, ``grpo``, ``dr_grpo`` or ``cispo``.
-        beta: KL coefficient; 0 = off.
-        vllm_importance_sampling_correction: Weigh the loss by trained over sampled probability,
-            where the latter is kept (16 bits, vLLM, ``staleness``).
-        vllm_importance_sampling_mode: The ratio of each ``token``, or of the whole ``sequence``, is
-            limited to at most ``vllm_importance_sampling_clip_max`` (``truncate``), or 0 beyond it
-            (``mask``).
-        epsilon: How far a ratio may fall below 1, and without ``epsilon_high`` rise above it.
-        epsilon_high: How far it may rise above 1; with ``cispo`` its bound, such as 5.0 (ScaleRL).
-        scale_rewards: Divide advantages by the deviation of a ``group`` or ``batch``, or by
-            ``none``.
-        eval_strategy: ``steps``: validate while training; ``no``: before and after alone.
-        eval_steps: Steps between validations.
-        load_best_model_at_end: End with the weights of the best validation.
-        metric_for_best_model: ``accuracy``, ``reward``, ``tool_success``, ``compression``,
-            ``content`` or, of another part of the reward, ``reward_NAME``.
+        num_generations: A group has this many rollouts of one instance, at least 2 (G in GRPO).
+        steps_per_generation: This many optimizer steps share one draw of rollouts.
+        num_iterations: Each draw is used for this many passes of updates.
+        temperature: The rollouts are sampled at this temperature.
+        loss_type: The loss is ``dapo``, ``grpo``, ``dr_grpo`` or ``cispo``, as TRL defines them.
+        beta: The KL divergence from the reference model has this coefficient; 0 = off.
+        vllm_importance_sampling_correction: The loss is weighted by the ratio of the trained to the
+            sampled probability. It acts where the sampled one is kept (16 bits, vLLM,
+            ``staleness``).
+        vllm_importance_sampling_mode: The ratio is taken of each ``token`` or of the whole
+            ``sequence``. Above ``vllm_importance_sampling_clip_max`` it is set to this maximum
+            (``truncate``) or to 0 (``mask``).
+        epsilon: The probability ratio of the loss is clipped below 1 minus this number. Without
+            ``epsilon_high`` it is also clipped above 1 plus this number.
+        epsilon_high: The probability ratio is clipped above 1 plus this number; null takes
+            ``epsilon``. With ``cispo`` it is the bound of the ratio itself, such as 5.0 (ScaleRL).
+        scale_rewards: Advantages are divided by the standard deviation of the rewards of a
+            ``group`` or of the ``batch``, or by nothing (``none``).
+        eval_strategy: ``steps`` validates every ``eval_steps`` steps; ``no`` evaluates only before
+            and after training.
+        eval_steps: This many steps lie between two validations; null takes ``logging_steps``.
+        load_best_model_at_end: The run ends with the weights of the best validation.
+        metric_for_best_model: The best validation has the highest value of this metric:
+            ``accuracy``, ``reward``, ``tool_success``, ``compression`` or ``content``. Other parts
+            of the reward are called ``reward_NAME``.
     """
 
     num_generations: Annotated[int, Field(ge=2)] = 8

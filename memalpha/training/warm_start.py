@@ -81,22 +81,27 @@ class WarmupOptions(PolicyOptions):
     """Options of the data and the model of a warm start.
 
     Attributes:
-        teaches: What is learned: ``policy`` (which writes the memory), ``reader`` (which answers
-            questions from passages) or what a package adds (docs/recipe.md).
-        data: As ``train_data`` of a training run; demonstrations come from annotated facts, else
-            from excerpts of the text.
-        data_options: Options of a generated source.
-        rollout_chunks: As in a training run: the chunks before become no demonstrations.
-        coverage_low: Least share of an instance's facts or sentences that a demonstration keeps.
-        coverage_high: Largest share; each instance draws its own in between.
-        p_correct: Share of the changed and retracted facts that a demonstration corrects, see
-            ``TeacherConfig``.
-        p_update: Share of the corrected changes that are updates; the others are a deletion and an
-            insertion.
-        unknown_share: Share of the passages with the answer that a reader's examples leave out:
-            there it is ``unknown``.
-        pack_tokens: Tokens of one forward.
-        overwrite: Replace an existing folder.
+        teaches: The demonstrations teach the ``policy``, which writes the memory, the ``reader``,
+            which answers questions from passages, or a role that a package adds (docs/recipe.md).
+        data: Demonstrations are made from these instances, given as for ``train_data`` of a
+            training run. They come from annotated facts, or from excerpts of the text where there
+            are none.
+        data_options: A generated source of ``data`` takes these options.
+        rollout_chunks: Demonstrations cover at most this many chunks, the last ones, of an instance
+            with annotated facts; 0 = all.
+        coverage_low: A demonstration keeps at least this share of an instance's facts or sentences,
+            from 0 to 1.
+        coverage_high: A demonstration keeps at most this share. Each instance draws its own share
+            between ``coverage_low`` and this.
+        p_correct: A demonstration corrects a changed or retracted fact with this probability (see
+            ``TeacherConfig``).
+        p_update: A corrected change is an update with this probability, and otherwise a deletion
+            and an insertion.
+        unknown_share: A reader's examples leave out this share of the passages with the answer, and
+            then the right answer is ``unknown``.
+        pack_tokens: One forward pass takes at most this many tokens; lower it to save memory. 0 = a
+            whole batch.
+        overwrite: An existing folder is replaced.
     """
 
     teaches: Annotated[str, AfterValidator(OneOf(lesson_names))] = "policy"

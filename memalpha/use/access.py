@@ -63,18 +63,18 @@ class ServeConfig(Options):
     """Address and limits of a server.
 
     Attributes:
-        host: Address to listen at.
-        port: Port; 0 takes a free one.
-        allow_host: Further accepted ``Host`` names, without a port; off loopback, if there are
-            none, every name is accepted.
-        allow_origin: Origins whose web pages may call the server, as browsers send them
+        host: The server listens at this address.
+        port: The server listens at this port; 0 takes a free one.
+        allow_host: The server also accepts these ``Host`` names, given without a port. A server
+            that listens beyond this machine accepts every name if the list is empty.
+        allow_origin: Web pages of these origins may call the server, written as browsers send them
             (``https://chat.example``).
-        max_body_bytes: Longest request body, in bytes.
-        max_text_tokens: Longest text to add, in tokens of the policy; it is read in pieces that fit
-            a prompt.
-        max_requests: Concurrent requests; more get 503.
-        body_seconds: Time limit to receive a request body, in seconds.
-        stop_seconds: Time limit for running requests when the server stops, in seconds.
+        max_body_bytes: The body of a request has at most this many bytes.
+        max_text_tokens: A text to add has at most this many tokens of the policy. It is read in
+            pieces that fit a prompt.
+        max_requests: The server answers at most this many requests at a time; more get status 503.
+        body_seconds: The server waits at most this many seconds for the body of a request.
+        stop_seconds: A server that stops waits at most this many seconds for running requests.
     """
 
     host: str = "127.0.0.1"
@@ -157,8 +157,16 @@ class Caller(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Grant(Options):
-    """What a caller may reach: a line of the tokens file. ``name`` is for the journal; None for
-    agent or session allows any.
+    """The rights of one caller, which are a line of the tokens file.
+
+    Attributes:
+        name: The journal records the caller by this name.
+        user: The caller reaches the memories of this user; None needs ``any_user``.
+        agent: The caller reaches this agent's memories alone; None allows any agent.
+        session: The caller reaches this session's memories alone; None allows any session.
+        any_user: Each request of the caller names the user.
+        sha256: The token has this SHA-256 in hexadecimal. An empty text is the local caller, who
+            has no token.
     """
 
     name: StrictStr
@@ -166,7 +174,6 @@ class Grant(Options):
     agent: StrictStr | None = None
     session: StrictStr | None = None
     any_user: bool = False
-    # empty: the local caller, who has no token
     sha256: Annotated[StrictStr, Field(pattern="^([0-9a-f]{64})?$")] = ""
 
     def check(self) -> None:

@@ -102,17 +102,31 @@ SETS: Mapping[str, BoardSet] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardOptions(Options):
-    """What a scoreboard compares."""
+    """What a scoreboard compares.
 
-    data: str  # folder of sets
+    Attributes:
+        data: The folder holds the sets, each in a folder of its own.
+        output_dir: The board is written into this folder.
+        trained: These trained agents are measured, each with its entries alone and with its
+            archive.
+        servers: These memory servers are measured; each name has the options of ``mem0_server``.
+        readers: These readers answer the questions, given as kinds of ``ReaderSpec``.
+        budget: A reader sees at most this many tokens of passages for a question.
+        instances: At most this many instances of a set are measured; 0 = all.
+        trust_tools: The functions that a schema names as tools may be imported.
+        embedder: This embedder is used by all systems that search by embeddings, except trained
+            agents, which keep their own.
+    """
+
+    data: str
     output_dir: str
-    trained: tuple[str, ...] = ()  # agents: each its entries alone, and over the archive
-    servers: JsonMapping = field(default_factory=dict)  # options of ``mem0_server`` by name
-    readers: tuple[str, ...] = ()  # kinds of ``ReaderSpec`` that answer
-    budget: PositiveInt = 2000  # most tokens of the passages of a question
-    instances: NonNegativeInt = 0  # most of a set (0 = all)
-    trust_tools: bool = False  # import the functions that a schema names as tools
-    embedder: str = "minilm"  # of all that search by embeddings, but an agent's own
+    trained: tuple[str, ...] = ()
+    servers: JsonMapping = field(default_factory=dict)
+    readers: tuple[str, ...] = ()
+    budget: PositiveInt = 2000
+    instances: NonNegativeInt = 0
+    trust_tools: bool = False
+    embedder: str = "minilm"
 
 
 @dataclass(slots=True)

@@ -58,15 +58,27 @@ SHAPES: Mapping[str, _Routes] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions(Options):
-    """Where a memory server is, and how it is spoken to."""
+    """Where a memory server is, and how it is spoken to.
 
-    url: str  # such as http://localhost:8888
-    top_k: PositiveInt = 100  # most memories asked for at once
-    shape: Literal["oss", "platform"] = "oss"  # of its routes
-    api_key_env: str = "MEM0_API_KEY"  # environment variable with the key (none set = no key)
-    timeout: PositiveFloat = 120.0  # seconds of a request, and of the platform's work on one
+    Attributes:
+        url: The server has this URL, such as http://localhost:8888.
+        top_k: The server is asked for at most this many memories at once.
+        shape: The server has the routes of Mem0's open-source server (``oss``) or of its hosted
+            platform (``platform``).
+        api_key_env: This environment variable holds the key; if it is not set, no key is sent.
+        timeout: A request, or the platform's work on one, may take this many seconds.
+        retries: A failed request is repeated at most this many times.
+        backoff: The client waits this many seconds before the first repetition, and each further
+            wait is twice as long.
+    """
+
+    url: str
+    top_k: PositiveInt = 100
+    shape: Literal["oss", "platform"] = "oss"
+    api_key_env: str = "MEM0_API_KEY"
+    timeout: PositiveFloat = 120.0
     retries: NonNegativeInt = 4
-    backoff: PositiveFloat = 1.0  # seconds before the first repetition; doubled each time
+    backoff: PositiveFloat = 1.0
 
 
 class MemoryServer(HTTPClient):

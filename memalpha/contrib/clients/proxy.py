@@ -87,13 +87,15 @@ class ProxyOptions(Options):
     """The server before which OpenAI's routes are offered with the memory.
 
     Attributes:
-        upstream: An OpenAI-compatible server, URL including the version, before which
-            ``/v1/chat/completions`` and ``/v1/responses`` are offered with the memory; its key is
-            $MEMALPHA_API_KEY. Empty: none.
-        upstream_model: The name of the chat model there, whichever a request names; empty: that
-            one.
-        upstream_seconds: Time limit of a request there between two pieces of its answer.
-        upstream_bytes: Longest body of a request to it, in bytes: photos and sound are no text.
+        upstream: The server offers ``/v1/chat/completions`` and ``/v1/responses`` with the memory
+            in front of this OpenAI-compatible server. The URL ends with the version, and
+            $MEMALPHA_API_KEY holds its key; an empty text turns this off.
+        upstream_model: Every request uses this chat model of ``upstream``, whichever model it
+            names. An empty text uses the model that the request names.
+        upstream_seconds: The server waits at most this many seconds for each piece of an answer of
+            ``upstream``.
+        upstream_bytes: The body of a request to ``upstream`` has at most this many bytes. The limit
+            is large because photos and sound are in the body.
     """
 
     upstream: str = ""

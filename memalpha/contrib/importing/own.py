@@ -53,11 +53,18 @@ _COMMON = 3  # a name in more of an instance's chunks than this is guessed, not 
 
 @dataclass(frozen=True, slots=True)
 class OwnOptions(TextOptions):
-    """How one's own text becomes instances."""
+    """How one's own text becomes instances.
 
-    chunks: Annotated[int, Field(ge=2)] = 12  # most chunks of an instance
-    least_words: PositiveInt = 6  # of a sentence besides what is masked
-    # every fifth instance is of ``test``; a set to train on has the others
+    Attributes:
+        chunks: An instance has at most this many chunks.
+        least_words: A sentence is used if it has at least this many words besides those that are
+            masked.
+        split: Every fifth instance belongs to ``test`` and the others to ``train``; ``all`` takes
+            both.
+    """
+
+    chunks: Annotated[int, Field(ge=2)] = 12
+    least_words: PositiveInt = 6
     split: Literal["train", "test", "all"] = "train"
 
 

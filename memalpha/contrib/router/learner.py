@@ -35,12 +35,13 @@ from memalpha.types import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions(Options):
-    """The agents of a group.
+    """Options of a group of agents.
 
     Attributes:
-        relative_weights: w of each agent, from 0 (own advantage only) to 1 (relative only); one per
-            agent.
-        entropies: Weight of the entropy bonus of each agent; empty takes ``entropy`` for all.
+        relative_weights: Each agent has its own weight w, from 0 (its own advantage alone) to 1
+            (the relative advantage alone).
+        entropies: Each agent has its own weight of the entropy bonus; an empty tuple takes
+            ``entropy`` for all.
     """
 
     relative_weights: Annotated[tuple[Share, ...], Field(min_length=1)] = (0.3, 0.7, 0.7)

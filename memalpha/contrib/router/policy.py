@@ -43,13 +43,15 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NetworkOptions(Options):
-    """Networks of a policy.
+    """Options of the networks of a policy.
 
     Attributes:
-        kind: ``separate`` or ``team``.
-        hidden: Widths of the hidden layers.
-        projection: Width of the learned projection in front (0 = none).
-        share_actors: Team: one actor for all deciders; their views must then have the same length.
+        kind: ``separate`` makes one actor and one critic; ``team`` makes an actor for each decider
+            and one common critic.
+        hidden: The hidden layers have these widths.
+        projection: A learned projection of this width comes first; 0 = none.
+        share_actors: In a team one actor serves all deciders, whose views must then have the same
+            length.
     """
 
     kind: Literal["separate", "team"] = "separate"
@@ -234,24 +236,24 @@ def as_plain_data(data: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PPOOptions(Options):
-    """Options of a policy update.
+    """Options of a policy update with PPO (arXiv 1707.06347).
 
     Attributes:
-        lr_actor: Adam's learning rate of the policy.
-        lr_critic: Adam's learning rate of the value.
-        anneal: Let both rates fall linearly to 0 over the run.
-        gamma: Discount.
-        lam: Lambda of the advantage estimates.
-        max_ratio: Bound of the weight of a step that another policy took.
-        clip: Largest change of the ratio, in both directions.
-        target_kl: An epoch ends at 1.5 times this divergence, in nats, the update at an epoch's
-            mean above it (0 = never).
-        value_coefficient: Weight of the value's squared error.
-        entropy: Weight of the entropy bonus, per nat.
-        max_grad_norm: Bound of the gradient's norm.
-        epochs: Most passes over the data of an update.
-        batch_size: Steps of a minibatch.
-        normalise: Whether advantages are first normalised to mean 0 and deviation 1.
+        lr_actor: Adam trains the policy with this learning rate.
+        lr_critic: Adam trains the value with this learning rate.
+        anneal: Both learning rates fall linearly to 0 over the run.
+        gamma: Rewards are discounted by this factor a step, from 0 to 1.
+        lam: The advantage estimates (GAE) use this lambda, from 0 to 1.
+        max_ratio: A step that another policy took has at most this importance weight.
+        clip: The probability ratio is clipped at 1 minus and 1 plus this number.
+        target_kl: An epoch ends at 1.5 times this divergence, in nats, and the update ends if an
+            epoch's mean is above it; 0 = never.
+        value_coefficient: The squared error of the value has this weight.
+        entropy: The entropy bonus has this weight per nat.
+        max_grad_norm: A gradient with a larger norm is scaled down to this norm.
+        epochs: An update makes at most this many passes over its data.
+        batch_size: A minibatch has this many steps.
+        normalise: Advantages are first normalised to mean 0 and deviation 1.
     """
 
     lr_actor: PositiveFloat = 3e-4

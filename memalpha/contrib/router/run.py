@@ -50,21 +50,25 @@ Report = Callable[[JsonObject], None]
 
 @dataclass(frozen=True, slots=True)
 class RouterOptions(Options):
-    """Options of learner, task and measurement.
+    """Options of learner, task and measurement of a router run.
 
     Attributes:
-        learner: ``mappo``, ``grpo`` or ``linucb``.
-        task: ``synthetic``, ``log`` (rows of a log) or ``environment`` (one's own).
-        task_options: Its options: ``SyntheticOptions``, ``LogOptions`` or ``EnvironmentOptions``.
-        eval_options: Those that differ for the held-out task.
-        seed: Draws first weights, actions and minibatches; the task has its own seed.
-        steps: Steps over all agents and episodes; the last update may exceed it by less than one
-            update.
-        envs: Episodes in lockstep.
-        update_every: Steps between updates, over all episodes; a multiple of ``envs``.
-        eval_every: Updates between measurements on held-out episodes (0 = only at the end).
-        eval_size: Most held-out episodes.
-        checkpoint_every: Updates between checkpoints (0 = only at the end).
+        learner: The router learns with ``mappo``, ``grpo`` or ``linucb``.
+        task: The router learns on the ``synthetic`` task, on the rows of a ``log`` or in your own
+            ``environment``.
+        task_options: The task takes these options (``SyntheticOptions``, ``LogOptions`` or
+            ``EnvironmentOptions``).
+        eval_options: The held-out task has these options where they differ from ``task_options``.
+        seed: First weights, actions and minibatches are drawn from this seed; the task has its own.
+        steps: The run takes this many steps over all agents and episodes; the last update may
+            exceed it by less than one update.
+        envs: This many episodes run at the same time.
+        update_every: An update comes after this many steps over all episodes, a multiple of
+            ``envs``.
+        eval_every: This many updates lie between two measurements on held-out episodes; 0 measures
+            only at the end.
+        eval_size: At most this many held-out episodes are measured.
+        checkpoint_every: This many updates lie between two checkpoints; 0 saves only at the end.
     """
 
     learner: Literal["mappo", "grpo", "linucb"] = "mappo"

@@ -73,20 +73,21 @@ TRIO = GroupOptions((0.3, 0.7, 0.7), (0.02, 0.01, 0.01))
 
 @dataclass(frozen=True, slots=True)
 class SelectorOptions(Options):
-    """Options of a selector.
+    """Options of a ``ToolSelector``.
 
     Attributes:
-        update_every: Observations between updates (0 = only when ``update`` is called).
-        replay: Earlier observations that an update also learns from.
-        capacity: Most steps of the buffer, and choices that wait for an outcome; the oldest are
-            dropped.
-        embedder: Makes the features, unless a function does.
-        features: Numbers that the embeddings of a query and its context are projected to.
-        policy: Every agent's, ``separate``.
-        ppo: Of every agent.
-        group: The agents.
-        seed: Draws first weights, explored tools and minibatches.
-        device: Torch device of the networks.
+        update_every: The selector learns after this many observations; 0 learns only when
+            ``update`` is called.
+        replay: An update also learns from this many earlier observations.
+        capacity: The buffer holds at most this many steps, and as many choices wait for an outcome;
+            the oldest are dropped.
+        embedder: This embedder makes the features, unless a function is given that makes them.
+        features: The embeddings of a query and its context are projected to this many numbers.
+        policy: Every agent has networks with these options, of kind ``separate``.
+        ppo: Every agent is updated with these options.
+        group: These options hold for the agents of the group.
+        seed: First weights, explored tools and minibatches are drawn from this seed.
+        device: The networks run on this Torch device.
     """
 
     update_every: NonNegativeInt = 100

@@ -26,17 +26,17 @@ from memalpha.types import Embedder, JsonMapping, JsonObject
 
 @dataclass(frozen=True, slots=True)
 class LogOptions(Options):
-    """A log.
+    """Options of a log of choices and rewards.
 
     Attributes:
-        rows: CSV, Parquet or JSON Lines file with ``prompt``, ``reward``, and optionally ``cost``
-            and ``probability`` in every row.
-        actors: The columns of the routes: one, or one for each of several actors, whose
-            ``probability`` is that of all together.
-        cost: Reward lost for one unit of the column ``cost``.
-        held_out: Share of the prompts that are measured on and not trained on, if there is no
+        rows: This CSV, Parquet or JSON Lines file has ``prompt`` and ``reward`` in every row, and
+            optionally ``cost`` and ``probability``.
+        actors: These columns hold the routes: one, or one for each of several actors. The column
+            ``probability`` is then of all actors together.
+        cost: One unit of the column ``cost`` takes this much from the reward.
+        held_out: This share of the prompts is kept for measurement, from 0 to 1, if there is no
             second file.
-        embedder: Embeds the prompts.
+        embedder: This embedder turns the prompts into vectors.
     """
 
     rows: str
@@ -134,17 +134,18 @@ Stepped = tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], Float
 # ------------------------------------------------------------------------------------- synthetic
 @dataclass(frozen=True, slots=True)
 class SyntheticOptions(Options):
-    """The synthetic task.
+    """Options of the synthetic task.
 
     Attributes:
-        dimension: Length of a prompt.
-        choices: Options of each decider.
-        deciders: Routers that choose at a time, each for its own prompt.
-        facets: Hidden specialties of each option; the nearest to the prompt counts.
-        noise: Standard deviation of the reward's noise.
-        steps: Most steps of an episode.
-        p_end: Probability that an episode ends after a step.
-        seed: Draws the hidden specialties.
+        dimension: A prompt is a vector of this length.
+        choices: Each decider has this many options, at least 2.
+        deciders: This many routers choose at a time, each for its own prompt.
+        facets: Each option has this many hidden specialties, of which the nearest to the prompt
+            counts.
+        noise: The reward has noise of this standard deviation.
+        steps: An episode has at most this many steps.
+        p_end: An episode ends after each step with this probability.
+        seed: The hidden specialties are drawn from this seed.
     """
 
     dimension: PositiveInt = 32
@@ -262,11 +263,11 @@ def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
 # ------------------------------------------------------------------------------------- environment
 @dataclass(frozen=True, slots=True)
 class EnvironmentOptions(Options):
-    """An environment.
+    """Options of a Gymnasium environment.
 
     Attributes:
-        environment: MODULE:CLASS of a ``gymnasium.Env``, or the id of a registered one.
-        arguments: What it is made with.
+        environment: This is MODULE:CLASS of a ``gymnasium.Env``, or the id of a registered one.
+        arguments: The environment is made with these arguments.
     """
 
     environment: str

@@ -23,9 +23,12 @@ _SPLIT = re.compile(r"_(train|test|valid)(?=[_.]|$)")
 class BabiOptions(TextOptions):
     """How bAbI becomes instances; metric "" is exact_match, or keywords for answers with several
     parts.
+
+    Attributes:
+        chunk_tokens: A chunk has at most this many tokens.
     """
 
-    chunk_tokens: PositiveInt = 64  # maximum tokens of a chunk
+    chunk_tokens: PositiveInt = 64
 
 
 class _Line(NamedTuple):

@@ -33,13 +33,18 @@ _MARK = re.compile(r"\s*->->[\s0-9,]*$")
 
 @dataclass(frozen=True, slots=True)
 class BeamOptions(TextOptions):
-    """How BEAM becomes instances."""
+    """How BEAM becomes instances.
 
-    split: str = "100K"  # split of the data set on the Hub
-    # a chunk for each turn, without headers, so that evidence is counted turn by turn (a turn of
-    # more than ``chunk_tokens`` takes several)
+    Attributes:
+        split: This split of the data set on the Hub is read.
+        turns: Each turn is a chunk of its own, without a header, so that evidence is counted turn
+            by turn. A turn of more than ``chunk_tokens`` takes several chunks.
+        metric: Every question has this metric. ``rubric`` and ``judge`` need a judge; the others
+            compare with the ideal answer.
+    """
+
+    split: str = "100K"
     turns: bool = False
-    # metric of every question; rubric and judge need a judge, others compare with the ideal answer
     metric: Metric = RUBRIC
 
 

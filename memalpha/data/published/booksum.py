@@ -12,10 +12,16 @@ from memalpha.units import cut_text
 
 @dataclass(frozen=True, slots=True)
 class BooksumOptions(SummaryOptions):
-    """How BookSum becomes instances."""
+    """How BookSum becomes instances.
+
+    Attributes:
+        metric: Every question has this metric: ``keywords`` (share of the summary's keywords),
+            ``f1`` (common words) or ``judge``.
+        chunks: A chapter is kept if it has at least and at most so many chunks (published: 5 and
+            20).
+    """
 
     metric: Literal["keywords", "f1", "judge"] = "keywords"
-    # minimum and maximum chunks of a chapter that is kept (published: 5 and 20)
     chunks: Bounds = (1, 20)
 
 

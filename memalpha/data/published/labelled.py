@@ -36,15 +36,24 @@ _WIDE = 999  # widest label number, to check lengths before the labels are known
 
 @dataclass(frozen=True, slots=True)
 class ClassificationOptions(CommonOptions):
-    """How labelled sentences become instances."""
+    """How labelled sentences become instances.
 
-    chunk_tokens: NonNegativeInt = 0  # about the tokens of a chunk (0 = the set's published length)
-    chunks: PositiveInt = 10  # chunks of an instance; fewer if the examples run out
-    questions: PositiveInt = 100  # maximum questions of an instance (published: 100)
-    examples: str = ""  # file or Hub name with the examples ("" = part of the input)
-    # file or Hub name of sentences to leave out of the input, such as the test set ("" = none)
+    Attributes:
+        chunk_tokens: A chunk has about this many tokens; 0 takes the published length of the set.
+        chunks: An instance has this many chunks, or fewer if the examples run out.
+        questions: An instance has at most this many questions (published: 100).
+        examples: This file or Hub name holds the examples; an empty text takes them from the input.
+        held_out: The sentences of this file or Hub name are left out of the input, such as the test
+            set; an empty text leaves out none.
+        metric: Every question has this metric. ``boxed`` takes the number in a LaTeX box, and
+            ``label`` the first label given.
+    """
+
+    chunk_tokens: NonNegativeInt = 0
+    chunks: PositiveInt = 10
+    questions: PositiveInt = 100
+    examples: str = ""
     held_out: str = ""
-    # metric of every question; boxed takes the number in \boxed{}, label the first label given
     metric: Metric = "boxed"
 
 

@@ -36,11 +36,16 @@ _UNMENTIONED = ("not mentioned", "no information available")
 
 @dataclass(frozen=True, slots=True)
 class LocomoOptions(TextOptions):
-    """How LoCoMo becomes instances."""
+    """How LoCoMo becomes instances.
 
-    # ask the questions of category 5 without an answer: what was never said
+    Attributes:
+        adversarial: The questions of category 5, about things that were never said, are asked, too;
+            they have no answer.
+        turns: Each turn is a chunk of its own, without a header, so that evidence is a turn.
+    """
+
     adversarial: bool = False
-    turns: bool = False  # a chunk for each turn, without headers, so that evidence is a turn
+    turns: bool = False
 
 
 def _locomo(row: Row, options: LocomoOptions, count: TokenCounter) -> Draft:

@@ -42,10 +42,15 @@ _TO_QUESTION = timedelta(days=7)  # from the last session
 
 @dataclass(frozen=True, slots=True)
 class LocomoPlusOptions(TextOptions):
-    """How LoCoMo-Plus becomes instances."""
+    """How LoCoMo-Plus becomes instances.
 
-    turns: bool = False  # a chunk for each turn, without headers, so that evidence is a turn
-    metric: Metric = JUDGE  # metric of every question
+    Attributes:
+        turns: Each turn is a chunk of its own, without a header, so that evidence is a turn.
+        metric: Every question has this metric.
+    """
+
+    turns: bool = False
+    metric: Metric = JUDGE
 
 
 def _load(

@@ -14,14 +14,20 @@ from memalpha.types import Question, TokenCounter
 
 @dataclass(frozen=True, slots=True)
 class LongMemEvalOptions(CommonOptions):
-    """How LongMemEval becomes instances."""
+    """How LongMemEval becomes instances.
 
-    chunk_tokens: PositiveInt = 2048  # maximum tokens of a chunk
-    join: bool = True  # put consecutive sessions of one day into one chunk while they fit
-    # a chunk for each turn, without headers, so that evidence is counted turn by turn; there is
-    # none where no turn is marked
+    Attributes:
+        chunk_tokens: A chunk has at most this many tokens.
+        join: Consecutive sessions of one day share a chunk while they fit.
+        turns: Each turn is a chunk of its own, without a header, so that evidence is counted turn
+            by turn. An item in which no turn is marked has no evidence.
+        metric: Every question has this metric. The published one is ``judge``; choose another if
+            there is no judge.
+    """
+
+    chunk_tokens: PositiveInt = 2048
+    join: bool = True
     turns: bool = False
-    # metric of every question; judge as published, another one if there is no judge
     metric: Metric = "judge"
 
 

@@ -16,9 +16,13 @@ from memalpha.types import Chunk, Question, TokenCounter
 
 @dataclass(frozen=True, slots=True)
 class MemalphaOptions(CommonOptions):
-    """How Mem-alpha's data are scored."""
+    """How Mem-alpha's data are scored.
 
-    metric: Metric = ""  # metric of every question ("" = by data_source)
+    Attributes:
+        metric: Every question has this metric; an empty text takes the one of its ``data_source``.
+    """
+
+    metric: Metric = ""
 
 
 def _memalpha(row: Row, options: MemalphaOptions, count: TokenCounter) -> Draft:

@@ -41,10 +41,15 @@ METRIC_OF_PREFIX: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class MemoryAgentBenchOptions(TextOptions):
-    """How MemoryAgentBench becomes instances."""
+    """How MemoryAgentBench becomes instances.
 
-    split: str = "Accurate_Retrieval"  # split of the data set on the Hub
-    # the set's entity2id.json, without which its recommendations (recsys) cannot be scored
+    Attributes:
+        split: This split of the data set on the Hub is read.
+        entities: This is the path of the set's entity2id.json, without which its recommendations
+            (recsys) cannot be scored.
+    """
+
+    split: str = "Accurate_Retrieval"
     entities: str = ""
 
 

@@ -24,10 +24,16 @@ from memalpha.types import Question, TokenCounter
 
 @dataclass(frozen=True, slots=True)
 class MultihopOptions(CommonOptions):
-    """How questions with articles become instances."""
+    """How questions with articles become instances.
 
-    chunk_tokens: Bounds = (100, 2048)  # minimum and maximum tokens of a chunk; drawn per chunk
-    instance_tokens: PositiveInt = 10_000  # tokens of articles at which an instance is closed
+    Attributes:
+        chunk_tokens: A chunk has at least and at most so many tokens; each chunk draws its own
+            number.
+        instance_tokens: An instance ends once its articles have this many tokens.
+    """
+
+    chunk_tokens: Bounds = (100, 2048)
+    instance_tokens: PositiveInt = 10_000
 
 
 class _Hop(NamedTuple):

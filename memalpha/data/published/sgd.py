@@ -72,16 +72,26 @@ _RELATIVE = re.compile(r"(?i)\b(\w+day|now|tonight|tomorrow|this|next|later|comi
 
 @dataclass(frozen=True, slots=True)
 class SgdOptions(CommonOptions):
-    """How SGD becomes instances."""
+    """How SGD becomes instances.
 
-    dialogues: Bounds = (8, 12)  # fewest and most dialogues of a person; each is used at most once
-    # most tokens of a chunk; one exchange alone (64) seldom names what it is about
+    Attributes:
+        dialogues: An instance has at least and at most so many dialogues of one person; each
+            dialogue is used once at most.
+        chunk_tokens: A chunk has at most this many tokens. With 64 it is one exchange, which seldom
+            names its subject.
+        max_questions: An instance has at most this many questions; 0 = all. Changed values and a
+            date come first, and the others are drawn.
+        split: The source reads this folder, with the wordings of train or of test. An empty text
+            takes the input's name, or else train.
+        unseen_in: Dialogues with a service of this schema.json are left out; an empty text leaves
+            out none.
+    """
+
+    dialogues: Bounds = (8, 12)
     chunk_tokens: PositiveInt = 200
-    # most questions of an instance (0 = all): changed values, a date, then others, drawn
     max_questions: NonNegativeInt = 12
-    # folder, and wordings of train or of test ("" = the input's name, else train)
     split: Literal["", "train", "dev", "test"] = ""
-    unseen_in: str = ""  # a schema.json: dialogues with a service of it are left out
+    unseen_in: str = ""
 
 
 class _Slot(NamedTuple):

@@ -41,9 +41,13 @@ _GENITIVE = re.compile(r"['’]s?$")
 
 @dataclass(frozen=True, slots=True)
 class SummaryOptions(TextOptions):
-    """How texts with summaries become instances."""
+    """How texts with summaries become instances.
 
-    # keywords (share of the summary's keywords), f1 (common words) or judge
+    Attributes:
+        metric: Every question has this metric: ``keywords`` (share of the summary's keywords),
+            ``f1`` (common words) or ``judge``.
+    """
+
     metric: Literal["keywords", "f1", "judge"] = "f1"
 
 

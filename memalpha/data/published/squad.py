@@ -30,16 +30,25 @@ from memalpha.units import split_text
 
 @dataclass(frozen=True, slots=True)
 class SquadOptions(CommonOptions):
-    """How SQuAD becomes instances."""
+    """How SQuAD becomes instances.
 
-    chunk_tokens: Bounds = (100, 2048)  # fewest and most tokens of a chunk, drawn for each
-    # fewest and most chunks of an instance, drawn for each; the last may have fewer
+    Attributes:
+        chunk_tokens: A chunk has at least and at most so many tokens; each chunk draws its own
+            number.
+        chunks: An instance has at least and at most so many chunks; each instance draws its own
+            number, and the last may have fewer.
+        max_answer_tokens: Questions are skipped if all their answers have more tokens than this; 0
+            = off (published: 4).
+        shuffle: Paragraphs come in random order. In the order of the file, neighbours are from one
+            article.
+        metric: Every question has this metric; ``f1`` compares an answer with the accepted ones by
+            their common words.
+    """
+
+    chunk_tokens: Bounds = (100, 2048)
     chunks: Bounds = (10, 10)
-    # skip questions whose answers are all longer, in tokens (published: 4; 0 = off)
     max_answer_tokens: NonNegativeInt = 0
-    # put paragraphs in random order; in file order neighbours are from one article
     shuffle: bool = False
-    # of every question; "f1" compares what readers say with what they would show
     metric: Metric = "substring"
 
 
