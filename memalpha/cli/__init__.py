@@ -33,8 +33,8 @@ app = Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Train a language model to build and keep a memory, and use it. --version shows the"
-    " version; --debug, anywhere, shows tracebacks.",
+    help="Train a language model to build and keep a memory, and use that memory. "
+    "--version shows the version, and --debug, at any place, shows tracebacks.",
 )
 VERBS: Mapping[str, tuple[Callable[..., int | None], Mapping[str, bool]]] = {
     "prepare": (training.prepare_verb, {}),

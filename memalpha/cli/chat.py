@@ -53,12 +53,14 @@ COMMANDS = "/memory, /why, /undo [NUMBER], /forget ENTRY... yes, /quit"
 def ask(context: Context, options: ListOptions = False, as_json: AsJson = False) -> None:
     """Answer one question from a memory.
 
-    memalpha ask QUESTION [TRAINED] --store STORE --user NAME. Without an agent (TRAINED, or
-    --endpoint URL --model NAME), or where its reader is not sure, the answer is what was said:
-    three passages at most, with their days and sources, what stands around them, and what is newer.
-    If nothing is near enough to the question, the memory does not know, and what comes nearest is
-    shown. --json: answer (null: not known), source, read, searches, known, by_reader, probability,
-    passages (docs/serve.md). All options: --options.
+    Call memalpha ask QUESTION [TRAINED] --store STORE --user NAME. A reader answers where it is
+    sure. Otherwise, and without an agent (TRAINED, or --endpoint URL --model NAME), the answer is
+    at most three passages as they were said, with day, source, context and newer statements. If no
+    passage is near enough to the question, the memory does not know, and the nearest passages are
+    shown.
+
+    --json prints answer (null if not known), source, read, searches, known, by_reader, probability
+    and passages (docs/serve.md). --options lists all options.
     """
     question, *context.args = context.args or [""]
     if not options and (not question or question.startswith("--")):
@@ -74,11 +76,12 @@ def ask(context: Context, options: ListOptions = False, as_json: AsJson = False)
 
 
 def chat(context: Context, options: ListOptions = False) -> None:
-    """Talk to a model with this memory.
+    """Talk to a model that remembers what you say.
 
-    Needs: a store (made if not there), a user, and an agent (TRAINED, or --endpoint URL --model
-    NAME); without an agent what is said is kept, and found again, as it was said.
-    Commands: /memory, /why, /undo [NUMBER], /forget ENTRY... yes, /quit. All options: --options.
+    Give a store (made if it does not exist), a user, and an agent (TRAINED, or --endpoint URL
+    --model NAME). Without an agent your messages are kept as you wrote them, and found again. The
+    commands are /memory, /why, /undo [NUMBER], /forget ENTRY... yes and /quit. --options lists all
+    options.
     """
     with _open(context, options) as conversation:
         conversation.talk()

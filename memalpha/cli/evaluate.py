@@ -17,28 +17,32 @@ from memalpha.record.folder import MARKER, RunFolder
 from memalpha.types import JsonObject
 
 TrustTools = Annotated[
-    bool, Option("--trust-tools", help="import the functions that a schema names as tools")
+    bool, Option("--trust-tools", help="Import and run the functions that a schema names as tools.")
 ]
-RunPath = Annotated[str, Argument(metavar="RUN", help="a run folder")]
+RunPath = Annotated[str, Argument(metavar="RUN", help="The folder of a training run.")]
 
 
 def evaluate_verb(
     context: Context,
     trained: Annotated[
-        str | None, Option(help="adapter or run folder to measure, with the settings it has")
+        str | None,
+        Option(help="The adapter or run folder to measure, with the settings saved in it."),
     ] = None,
     data: Annotated[
         str | None,
-        Option(help="with --trained: prepared folder, file of instances, or a generated source"),
+        Option(
+            help="The instances for --trained: a prepared folder, a file or a generated source."
+        ),
     ] = None,
     trust_tools: TrustTools = False,
     options: ListOptions = False,
     as_json: AsJson = False,
 ) -> int:
-    """Compare systems under one protocol, or measure a trained agent.
+    """Compare memory systems under one protocol, or measure a trained agent.
 
-    Needs: --config FILE with sets, systems and readers; or --trained and --data. Makes: output_dir
-    with results.jsonl, summary.json, table.md. Run again, it goes on. All options: --options.
+    Give --config FILE with sets, systems and readers, or --trained and --data. The evaluation
+    writes results.jsonl, summary.json and table.md into output_dir, and an interrupted one
+    continues. --options lists all options.
     """
     quiet_libraries()
     from memalpha.measure.options import EVALUATE_GROUPS, parse_evaluate_options
@@ -116,10 +120,18 @@ def with_agent(systems: Sequence[JsonObject], agent: JsonObject, trained: str) -
 
 def report(
     run: RunPath,
-    output: Annotated[str | None, Option(help="folder of the site (default: RUN/report)")] = None,
-    pages: Annotated[int, Option(min=0, help="most pages of training rollouts, 0 = all")] = 2000,
+    output: Annotated[
+        str | None, Option(help="The folder of the site; by default it is RUN/report.")
+    ] = None,
+    pages: Annotated[
+        int,
+        Option(min=0, help="The site shows at most this many pages of training rollouts; 0 = all."),
+    ] = 2000,
 ) -> None:
-    """Make a site of a run: RUN/report/index.html."""
+    """Write a site of a training run with its curves, tables and rollouts.
+
+    The first page is RUN/report/index.html.
+    """
     from memalpha.measure.site import write_site
 
     folder = RunFolder(run)
@@ -128,12 +140,15 @@ def report(
 
 
 def compare(
-    runs: Annotated[list[str], Argument(metavar="RUN", help="folders of runs and evaluations")],
-    output: Annotated[str, Option(help="folder of the page")] = "runs/compare",
+    runs: Annotated[
+        list[str],
+        Argument(metavar="RUN", help="The folders of the runs and evaluations to compare."),
+    ],
+    output: Annotated[str, Option(help="The folder to write.")] = "runs/compare",
 ) -> None:
-    """Set runs and evaluations side by side: OUTPUT/index.html.
+    """Write a page that shows runs and evaluations side by side.
 
-    Seeds of one configuration are one column.
+    The page is OUTPUT/index.html. Runs that differ only in their seed share a column.
     """
     from memalpha.measure.site import write_comparison
     from memalpha.measure.tables import columns_of, comparison
@@ -153,13 +168,23 @@ def inspect(
     run: RunPath,
     step: Annotated[
         int | None,
-        Option(help="a training step (default: the last, of a run without any an evaluation)"),
+        Option(
+            help="The training step to show; by default it is the last one, or an evaluation if "
+            "there is no step."
+        ),
     ] = None,
-    rollout: Annotated[int, Option(help="which rollout of that step or file")] = 0,
+    rollout: Annotated[
+        int, Option(help="The number of the rollout in that step or evaluation, from 0.")
+    ] = 0,
     held_out: Annotated[
-        str | None, Option(help="a held-out evaluation instead: before, after, rollouts")
+        str | None,
+        Option(
+            help="The held-out evaluation to show instead of a step: before, after or rollouts."
+        ),
     ] = None,
-    everything: Annotated[bool, Option("--list", help="list what there is")] = False,
+    everything: Annotated[
+        bool, Option("--list", help="List the rollouts that the run has recorded.")
+    ] = False,
 ) -> None:
     """Show a rollout in the terminal, chunk by chunk."""
     from memalpha.measure.site import rollouts_table

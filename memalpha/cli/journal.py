@@ -26,17 +26,22 @@ if TYPE_CHECKING:
 
 _TELL_SECONDS = 5.0
 _SHOWN = 20  # entries and lines that have words of what was forgotten
-_PLACE = "path of a SQLite file, or postgresql://user@host/database"
-_WHOSE = 'whose memory; a name that holds a slash is given as JSON: ["a/b", "agent", "session"]'
+_PLACE = "The store: the path of a SQLite file, or postgresql://user@host/database."
+_WHOSE = (
+    "The namespace of the memory. Give a name that holds a slash as JSON:"
+    ' ["a/b", "agent", "session"].'
+)
 _MOMENT = "number of an operation, or a time such as 2024-05-01T12:00:00Z"
 Store = Annotated[str, Argument(metavar="STORE", help=_PLACE)]
 Whose = Annotated[str, Option("--namespace", "-n", metavar="USER[/AGENT[/SESSION]]", help=_WHOSE)]
-Moment = Annotated[str, Argument(help=_MOMENT)]
-KeyFile = Annotated[str | None, Option(help="file with the key of a keyed store")]
-EmbedderName = Annotated[str | None, Option(help="embedder of the index (default: minilm)")]
-Wait = Annotated[float, Option(help="seconds to wait for another writer")]
+Moment = Annotated[str, Argument(help=f"The moment: the {_MOMENT}.")]
+KeyFile = Annotated[str | None, Option(help="The file with the key of a keyed store.")]
+EmbedderName = Annotated[
+    str | None, Option(help="The embedder of the index; by default it is minilm.")
+]
+Wait = Annotated[float, Option(help="The seconds to wait while another process writes.")]
 
-journal_app = Typer(help="Look into a store of memories, and change it.")
+journal_app = Typer(help="Show, undo, check, move and erase the memories of a store.")
 
 
 def need_store(store: str) -> None:
@@ -103,7 +108,7 @@ def read_moment(text: str) -> int | datetime:
 def namespaces(
     store: Store, key_file: KeyFile = None, wait: Wait = 30.0, as_json: AsJson = False
 ) -> None:
-    """List whose memories the store holds."""
+    """List the namespaces in the store."""
     with open_store(store, key_file, wait) as memories:
         known = sorted(memories.namespaces())
     show(as_json, known, ("user", "agent", "session"), map(astuple, known))
@@ -113,12 +118,12 @@ def namespaces(
 def history(
     store: Store,
     namespace: Whose,
-    entry: Annotated[str | None, Option(help="all about this entry (default: all)")] = None,
+    entry: Annotated[str | None, Option(help="Show only the operations on this entry.")] = None,
     key_file: KeyFile = None,
     wait: Wait = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show what happened, or all about one entry."""
+    """Show every operation on a memory, or on one entry."""
     with open_store(store, key_file, wait) as memories:
         events = memories.history(entry, namespace=read_namespace(namespace))
     if entry is not None and not events:
@@ -147,7 +152,7 @@ def as_of(
     wait: Wait = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show the memory as it was."""
+    """Show a memory as it was at a moment."""
     with open_store(store, key_file, wait) as memories:
         entries = memories.as_of(read_moment(moment), namespace=read_namespace(namespace))
     rows = [(e.id, e.section, e.timestamp or "", e.content, e.updated) for e in entries]
@@ -169,7 +174,7 @@ def diff_moments(
     wait: Wait = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is different between two moments."""
+    """Show the entries that changed between two moments."""
     from memalpha.memory.memory import diff as changes_between
 
     whose = read_namespace(namespace)
@@ -184,14 +189,18 @@ def diff_moments(
 @journal_app.command()
 def undo(
     store: Store,
-    operation: Annotated[int, Argument(min=1, max=10**18, help="its number, as history shows it")],
+    operation: Annotated[
+        int, Argument(min=1, max=10**18, help="The number of the operation, as history shows it.")
+    ],
     namespace: Whose,
-    by: Annotated[str, Option(help="who asks, for the journal")] = "memalpha journal",
+    by: Annotated[
+        str, Option(help="The name under which the journal records the undo.")
+    ] = "memalpha journal",
     key_file: KeyFile = None,
     wait: Wait = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Take one operation back (undo the undo to bring it back)."""
+    """Undo one operation; to redo it, undo the undo."""
     with open_store(store, key_file, wait) as memories:
         change = memories.undo(operation, namespace=read_namespace(namespace), by=by)
     show_changes(as_json, change._asdict(), [change])
@@ -202,13 +211,19 @@ def verify(
     store: Store,
     head: Annotated[
         str | None,
-        Option(help="what an earlier verify showed: fails if the store has other content now"),
+        Option(
+            help="The head that an earlier verify showed; the check fails if the store has "
+            "other content."
+        ),
     ] = None,
     key_file: KeyFile = None,
     wait: Wait = 30.0,
     as_json: AsJson = False,
 ) -> int:
-    """Find everything edited, missing or moved; exit code 1 if anything is."""
+    """Check the store for records that were edited, removed or moved.
+
+    The exit code is 1 if there are any.
+    """
     with open_store(store, key_file, wait) as memories:
         report = memories.journal.verify()
     changed = head is not None and head != report.head
@@ -226,13 +241,13 @@ def verify(
 @journal_app.command("export")
 def export_store(
     store: Store,
-    file: Annotated[str, Argument(help="new file")],
+    file: Annotated[str, Argument(help="The file to write, which must not exist.")],
     namespace: Annotated[str | None, Option("--namespace", "-n", help=_WHOSE)] = None,
     key_file: KeyFile = None,
     wait: Wait = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Write a namespace, or the whole store, to a JSON Lines file."""
+    """Write a namespace, or the whole store, into a JSON Lines file."""
     from memalpha.store.exchange import export_journal
 
     whose = read_namespace(namespace) if namespace else None
@@ -244,12 +259,15 @@ def export_store(
 @journal_app.command("import")
 def import_store(
     store: Store,
-    file: Annotated[str, Argument(help="what export wrote")],
+    file: Annotated[str, Argument(help="The file that export wrote.")],
     key_file: KeyFile = None,
     wait: Wait = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Take in what export wrote, all or nothing; makes the store if need be."""
+    """Load a file that export wrote into a store, completely or not at all.
+
+    The store is made if it does not exist.
+    """
     from memalpha.store.exchange import import_journal, read_export
 
     read_export(Path(file))  # before a new store is made
@@ -264,22 +282,30 @@ def reindex(
     store: Store,
     namespace: Annotated[
         str | None,
-        Option("--namespace", "-n", metavar="USER[/AGENT[/SESSION]]", help="default: all"),
+        Option(
+            "--namespace",
+            "-n",
+            metavar="USER[/AGENT[/SESSION]]",
+            help="The namespace to index; by default all are.",
+        ),
     ] = None,
     embedder: EmbedderName = None,
     embed: Annotated[
         bool,
         Option(
             "--embed",
-            help="let the embedder read every line now (MiniLM some 80 a second), so that no"
-            " question waits for it; the index is not made anew, and what was read stays",
+            help="Only embed the lines that have no vector yet (MiniLM: about 80 lines a "
+            "second), so that no question waits for it.",
         ),
     ] = False,
     key_file: KeyFile = None,
     wait: Wait = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Make the index anew by which a large memory is searched; killed, the next one goes on."""
+    """Rebuild the index by which a large memory is searched.
+
+    If the command is interrupted, the next one continues.
+    """
     from memalpha.retrieval.embedders import usual_retrieval
     from memalpha.retrieval.two_layer import retriever_factory
 
@@ -314,14 +340,20 @@ def show_indexing() -> Iterator[Callable[[int, int], None]]:
 def forget(
     store: Store,
     namespace: Whose,
-    entry: Annotated[str | None, Option(help="id of the entry")] = None,
+    entry: Annotated[str | None, Option(help="The id of the entry to erase.")] = None,
     everything: Annotated[
-        bool, Option("--all", help="the whole namespace, its name included")
+        bool, Option("--all", help="Erase the whole namespace with its name.")
     ] = False,
     also: Annotated[
-        list[str], Option(help="another entry or line, such as it lists; may be repeated")
+        list[str], Option(help="Another entry or line to erase with it, by id. May be repeated.")
     ] = [],  # noqa: B006
-    yes: Annotated[bool, Option("--yes", help="really: it cannot be undone")] = False,
+    yes: Annotated[
+        bool,
+        Option(
+            "--yes",
+            help="Confirm that the entry or namespace is erased for good; this cannot be undone.",
+        ),
+    ] = False,
     key_file: KeyFile = None,
     wait: Wait = 30.0,
     as_json: AsJson = False,

@@ -19,13 +19,17 @@ from memalpha.types import JsonObject
 if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent
 
-TRAINED = "folder (a run's, an adapter's or a whole model's) or Hub name of a trained agent"
+TRAINED = "The trained agent is the folder of a run, an adapter or a whole model, or a Hub name."
 SCHEMA = "small_core"  # of a new memory without an agent
 _MOST_READ = 512  # tokens of passages that a model on this machine reads
 TAKES_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Settings of a verb whose further words are options of ``config.parse``."""
-ListOptions = Annotated[bool, Option("--options", help="list every option with its default")]
-AsJson = Annotated[bool, Option("--json", help="print the result as one JSON value, last")]
+ListOptions = Annotated[
+    bool, Option("--options", help="Print every option with its default and its meaning, and stop.")
+]
+AsJson = Annotated[
+    bool, Option("--json", help="Print the result as one JSON value on the last line.")
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,11 +59,11 @@ class ServeOptions(WhoseOptions):
 
 
 def serve(context: Context, options: ListOptions = False) -> None:
-    """Offer an agent and its memories over HTTP and MCP.
+    """Serve an agent and its memories over HTTP and MCP.
 
-    HTTP: /v1, /openapi.json; MCP: /mcp, or stdio. Needs: a store, and an agent (TRAINED, or
-    --endpoint URL --model NAME); without an agent what is added is kept, and found, as it was said.
-    All options: --options.
+    Give a store, and an agent (TRAINED, or --endpoint URL --model NAME). Without an agent, added
+    texts are kept as they are, and found again. The HTTP API is at /v1 and described at
+    /openapi.json; MCP is at /mcp or over stdio. --options lists all options.
     """
     with from_extra("serve"):
         from memalpha.use.access import ServeConfig
@@ -86,15 +86,23 @@ def serve(context: Context, options: ListOptions = False) -> None:
 
 
 def token(
-    name: Annotated[str, Argument(help="who will use it, for the journal")],
+    name: Annotated[str, Argument(help="The name of the caller, which the journal records.")],
     user: Annotated[
         str | None,
-        Option(help="the user whose memories it reaches (default: any, named by each request)"),
+        Option(
+            help="The token reaches the memories of this user; by default each request names one."
+        ),
     ] = None,
-    agent: Annotated[str | None, Option(help="the one agent it reaches (default: any)")] = None,
-    session: Annotated[str | None, Option(help="the one session it reaches (default: any)")] = None,
+    agent: Annotated[
+        str | None,
+        Option(help="The token reaches only this agent's memories; by default those of any."),
+    ] = None,
+    session: Annotated[
+        str | None,
+        Option(help="The token reaches only this session's memories; by default those of any."),
+    ] = None,
 ) -> None:
-    """Make a token for serve, with its line of the tokens file."""
+    """Make a token for a caller of the server, and its line for the tokens file."""
     from memalpha.use.access import Grant, make_token
 
     secret, digest = make_token()
@@ -108,18 +116,27 @@ def token(
 
 def export_verb(
     trained: Annotated[str, Argument(metavar="TRAINED", help=TRAINED)],
-    output: Annotated[str, Option(help="folder to make")],
+    output: Annotated[str, Option(help="The folder to write.")],
     merge: Annotated[
-        bool, Option("--merge", help="merge the adapter into its base, checked against both")
+        bool,
+        Option(
+            "--merge", help="Merge the adapter into its base, and check the result against both."
+        ),
     ] = False,
     model: Annotated[
-        str | None, Option(help="base to merge into (default: the one the adapter names)")
+        str | None,
+        Option(help="The base to merge into; by default it is the one that the adapter names."),
     ] = None,
     trust_tools: Annotated[
-        bool, Option("--trust-tools", help="import the functions that a schema names, for the card")
+        bool,
+        Option(
+            "--trust-tools",
+            help="Import the functions that a schema names as tools, to list them in the model "
+            "card.",
+        ),
     ] = False,
 ) -> None:
-    """Write a trained agent as a folder with a model card."""
+    """Write a trained agent into a folder with a model card, ready to share."""
     from memalpha.use.export import export as write_export
 
     quiet_libraries()

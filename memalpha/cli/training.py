@@ -15,40 +15,55 @@ from memalpha.files import read_object
 
 def prepare_verb(
     name: Annotated[
-        str, Argument(help="source: squad, hotpotqa, locomo, synthetic, ... (docs/data.md)")
+        str,
+        Argument(
+            help="The source to read, such as squad, hotpotqa, locomo or synthetic "
+            "(docs/data.md lists all)."
+        ),
     ],
-    output: Annotated[str, Option(help="folder to make, such as runs/data/mine")],
+    output: Annotated[str, Option(help="The folder to write, such as runs/data/mine.")],
     source: Annotated[
         str | None,
         Option(
             "--input",
-            help="original file or folder, or OWNER/NAME[:CONFIGURATION] on the Hugging Face Hub",
+            help="The original file or folder, or OWNER/NAME[:CONFIGURATION] on the Hugging "
+            "Face Hub. Generated sources need none.",
         ),
     ] = None,
-    seed: Annotated[int, Option(help="of everything that is drawn")] = 0,
+    seed: Annotated[int, Option(help="The seed of everything that is drawn at random.")] = 0,
     option: Annotated[
         list[str],
-        Option(metavar="NAME=VALUE", help="an option of the source; may be repeated"),
+        Option(
+            metavar="NAME=VALUE", help="An option of the source, such as n=400. May be repeated."
+        ),
     ] = [],  # noqa: B006
     model: Annotated[
-        str | None, Option(help="count tokens with this model's tokenizer instead of words")
+        str | None,
+        Option(help="Count tokens with the tokenizer of this model; by default words are counted."),
     ] = None,
     check_against: Annotated[
         list[str],
         Option(
             metavar="FOLDER",
-            help="no question or context of this folder may come again; may be repeated",
+            help="Refuse data that repeat a question or context of this prepared folder. May be "
+            "repeated.",
         ),
     ] = [],  # noqa: B006
     drop_leaks: Annotated[
         bool,
-        Option("--drop-leaks", help="leave out, and count, what comes again rather than refuse"),
+        Option(
+            "--drop-leaks",
+            help="Leave out repeated questions and contexts, and count them, instead of refusing.",
+        ),
     ] = False,
     overwrite: Annotated[
-        bool, Option("--overwrite", help="replace a folder prepared before")
+        bool, Option("--overwrite", help="Replace a folder that was prepared earlier.")
     ] = False,
 ) -> None:
-    """Make a folder of instances from a data set. Needs: its original file, if any."""
+    """Make a folder of instances from a data set.
+
+    The folder receives instances.jsonl and manifest.json, for train, warmup and evaluate.
+    """
     from memalpha.data.chunks import count_words_and_signs, tokenizer_counter
     from memalpha.data.load import prepare as prepare_folder
     from memalpha.models import resolve_model
@@ -82,10 +97,10 @@ def prepare_verb(
 
 
 def warmup(context: Context, options: ListOptions = False) -> None:
-    """Teach a small model notation and tools.
+    """Teach a small model the tool-call format and the tools by supervised training.
 
-    Needs: a base model, instances; [--config FILE] [--name value ...]. Makes: output_dir with a
-    LoRA adapter. All options: --options.
+    Give --config FILE, and --name value for single options. The run needs a base model and
+    instances, and writes a LoRA adapter into output_dir. --options lists all options.
     """
     from memalpha.training.warm_start import WARMUP_GROUPS, parse_warmup_arguments, warm_up
 
@@ -97,8 +112,9 @@ def warmup(context: Context, options: ListOptions = False) -> None:
 def train_verb(context: Context, options: ListOptions = False) -> None:
     """Train a memory agent with GRPO.
 
-    Needs: a base model, training and held-out instances; [--config FILE] [--name value ...]. Makes:
-    the run folder output_dir. All options: --options.
+    Give --config FILE, and --name value for single options. The run needs a base model, training
+    instances and held-out instances, and writes the run folder output_dir. --options lists all
+    options.
     """
     from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
 
@@ -120,10 +136,10 @@ def train_verb(context: Context, options: ListOptions = False) -> None:
 
 
 def rollout(context: Context, options: ListOptions = False, as_json: AsJson = False) -> None:
-    """Let an agent read instances, and record what it did.
+    """Let an agent read instances, and record every step.
 
-    Needs: a training configuration; [--config FILE] [--name value ...]. Makes: output_dir. All
-    options: --options.
+    Give a training configuration as --config FILE, and --name value for single options. The
+    rollouts are written into output_dir. --options lists all options.
     """
     from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
 

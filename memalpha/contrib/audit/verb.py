@@ -47,36 +47,59 @@ def audit(
     store: Store,
     namespace: Annotated[
         str | None,
-        Option("--namespace", "-n", metavar=WHOSE, help="one alone (default: all)"),
+        Option(
+            "--namespace",
+            "-n",
+            metavar=WHOSE,
+            help="Audit only this namespace; by default all are.",
+        ),
     ] = None,
     kinds: Annotated[
-        str | None, Option(metavar="KIND,KIND", help="look for these alone (default: all)")
+        str | None,
+        Option(
+            metavar="KIND,KIND", help="Look only for these kinds of findings; by default for all."
+        ),
     ] = None,
     detector: Annotated[
         list[str],
-        Option(metavar="MODULE:FUNCTION", help="a detector of your own, too; may be repeated"),
+        Option(
+            metavar="MODULE:FUNCTION", help="Also run this detector of your own. May be repeated."
+        ),
     ] = [],  # noqa: B006
     apply: Annotated[
         str | None,
-        Option(metavar="all|KIND,KIND", help="do what is proposed for these kinds, without asking"),
+        Option(
+            metavar="all|KIND,KIND",
+            help="Carry out what is proposed for these kinds without asking.",
+        ),
     ] = None,
-    page: Annotated[str | None, Option(metavar="FILE.html", help="write a page of it")] = None,
+    page: Annotated[
+        str | None, Option(metavar="FILE.html", help="Write the findings as an HTML page.")
+    ] = None,
     points: Annotated[
-        int, Option(min=0, max=200, help="moments of the past to count at, with --json or --page")
+        int,
+        Option(
+            min=0,
+            max=200,
+            help="With --json or --page, count the findings at this many moments of the past.",
+        ),
     ] = 10,
     key_file: KeyFile = None,
     wait: Wait = 30.0,
     as_json: AsJson = False,
 ) -> int:
-    """Find what should not be in a memory, and mend it.
+    """Find entries that should not be in a memory, and repair them.
 
-    Kinds: secrets, identifiers (cards, accounts, national ids, phones, e-mails), instructions (to
-    a model), dead-ends (states of a task), recalled (learnt again from recalled text),
-    unsupported (no line that was read says it), wrong-subject, repeats, contradictions. Each
-    finding has its line, the operation that wrote it, and a proposal: undo, edit, delete (these
-    can be undone), forget (for good), keep. In a terminal a key carries it out. Needs the extra
-    audit for all secrets and identifiers: without it some are not looked for, which is told, and
-    the exit code is 1 where --kinds or --apply name them. No model is asked: findings can be wrong.
+    The kinds of findings are secrets, identifiers (cards, accounts, national ids, phones, e-mails),
+    instructions (to a model), dead-ends (states of a task), recalled (learned again from recalled
+    text), unsupported (no line that was read says it), wrong-subject, repeats and contradictions.
+
+    Each finding shows its line, the operation that wrote it, and a proposal: undo, edit, delete
+    (which can be undone), forget (for good) or keep. In a terminal you press a key to carry it out.
+    No model is asked, so findings can be wrong.
+
+    Some secrets and identifiers are found only with the extra audit. Without it the command says
+    so, and its exit code is 1 if --kinds or --apply name them.
     """
     from memalpha.contrib.audit.run import check_detector, choose
 

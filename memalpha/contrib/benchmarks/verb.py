@@ -27,38 +27,60 @@ def add_benchmark_verbs(app: Typer) -> None:
 
 def scoreboard(
     context: Context,
-    data: Annotated[str, Option(help="folder of sets: locomo/, longmemeval/, beam/, ...")],
+    data: Annotated[
+        str,
+        Option(help="The folder of the sets, with locomo/, longmemeval/, beam/ and others in it."),
+    ],
     output: Annotated[
-        str, Option("--output_dir", help="folder to write; a board that was interrupted goes on")
+        str, Option("--output_dir", help="The folder to write; an interrupted board is continued.")
     ] = "runs/scoreboard",
     trained: Annotated[
         list[str],
-        Option(metavar="FOLDER", help="adapter or run folder of an agent; may be repeated"),
+        Option(
+            metavar="FOLDER",
+            help="The adapter or run folder of an agent to measure. May be repeated.",
+        ),
     ] = [],  # noqa: B006
     server: Annotated[
         list[str],
-        Option(metavar="[NAME=]URL", help="a memory server in Mem0's shape; may be repeated"),
+        Option(
+            metavar="[NAME=]URL",
+            help="A memory server with Mem0's routes to measure. May be repeated.",
+        ),
     ] = [],  # noqa: B006
     shape: Annotated[
-        str, Option(help="of the servers' routes: oss, or platform (key in $MEM0_API_KEY)")
+        str,
+        Option(
+            help="The routes of the servers: oss (Mem0's open-source server) or platform (key "
+            "in $MEM0_API_KEY)."
+        ),
     ] = "oss",
     reader: Annotated[
         list[str],
-        Option(help="who answers: endpoint (--endpoint_url), base, recall; may be repeated"),
+        Option(
+            help="A reader that answers: endpoint (with --endpoint_url), base or recall. May be "
+            "repeated."
+        ),
     ] = [],  # noqa: B006
-    budget: Annotated[int, Option(help="most tokens of the passages of a question")] = 2000,
-    instances: Annotated[int, Option(help="most instances of a set, 0 = all")] = 0,
+    budget: Annotated[
+        int, Option(help="A reader sees at most this many tokens of passages for a question.")
+    ] = 2000,
+    instances: Annotated[
+        int, Option(help="Measure at most this many instances of a set; 0 = all.")
+    ] = 0,
     embedder: Annotated[
-        str, Option(help="of what searches by embeddings (docs/evaluation.md)")
+        str,
+        Option(help="The embedder of the systems that search by embeddings (docs/evaluation.md)."),
     ] = "minilm",
     trust_tools: TrustTools = False,
     options: ListOptions = False,
     as_json: AsJson = False,
 ) -> int:
-    """Measure memories on the public sets: evidence found, answers, costs; beside others' numbers.
+    """Measure memories on the public sets, and show them beside published numbers.
 
-    Needs: a folder of sets; of one that is not there the table says how to get it. Makes:
-    output_dir with scoreboard.md, scoreboard.json, report/index.html. Takes evaluate's options.
+    The table shows the evidence found, the answers and the costs; for a set that is missing it says
+    how to get it. The command writes scoreboard.md, scoreboard.json and report/index.html into
+    output_dir. It also takes the options of evaluate.
     """
     quiet_libraries()
     from memalpha.contrib.benchmarks.scoreboard import BoardOptions
@@ -92,26 +114,39 @@ def poison(
     policies: Annotated[
         list[str],
         Argument(
-            metavar="TRAINED", help=f"a trained folder, or {UNTRAINED!r}: the base without adapter"
+            metavar="TRAINED",
+            help=f"The folder of a trained agent, or {UNTRAINED!r} for the base without an "
+            "adapter.",
         ),
     ],
     like: Annotated[
         str | None,
-        Option(help=f"folder whose base {UNTRAINED!r} takes (default: the first folder)"),
+        Option(
+            help=f"{UNTRAINED!r} takes the base of this folder; by default it is the first folder."
+        ),
     ] = None,
-    schema: Annotated[str | None, Option(help="another memory schema than the trained one")] = None,
-    per_attack: Annotated[int, Option(help="trials of each attack")] = 8,
-    seed: Annotated[int, Option(help="seed of dialogues and marks")] = 0,
-    dtype: Annotated[str, Option(help="type of the base's weights")] = "float32",
+    schema: Annotated[
+        str | None,
+        Option(
+            help="The memory schema of the attacked agents; by default it is that of their "
+            "training."
+        ),
+    ] = None,
+    per_attack: Annotated[int, Option(help="The number of trials of each attack.")] = 8,
+    seed: Annotated[int, Option(help="The seed of the dialogues and of the marks in them.")] = 0,
+    dtype: Annotated[
+        str, Option(help="The type of the weights of the base, such as float32 or bfloat16.")
+    ] = "float32",
     trust_tools: TrustTools = False,
-    output: Annotated[str, Option(help="folder to write")] = "runs/poison",
-    overwrite: Annotated[bool, Option("--overwrite", help="replace an existing folder")] = False,
+    output: Annotated[str, Option(help="The folder to write.")] = "runs/poison",
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing folder.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Attack policies with hostile chunks and count what they let in.
+    """Attack policies with hostile chunks, and count the attacks that succeed.
 
-    Shows: for each attack how often it succeeds, with a 95% interval, beside the same chunks
-    without it. Makes: OUTPUT with results.jsonl, summary.json. Run again, it goes on.
+    For each attack the command shows the rate of success with a 95 % interval, beside the same
+    chunks without the attack. It writes results.jsonl and summary.json into OUTPUT, and an
+    interrupted run continues.
     """
     from memalpha.contrib.benchmarks.attacks import run_attacks as run_attacks
     from memalpha.measure.run import MODEL_INPUTS

@@ -15,7 +15,7 @@ from typer import Argument, Option, Typer
 
 from memalpha.cli.console import complain, console, quiet_libraries
 from memalpha.cli.journal import EmbedderName, KeyFile, Wait, open_store, say, show_indexing
-from memalpha.cli.options import SCHEMA, TRAINED, AsJson, read_key
+from memalpha.cli.options import SCHEMA, AsJson, read_key
 from memalpha.contrib.importing.kinds import kind_names
 from memalpha.errors import ImportStopped, InputError
 from memalpha.files import path_of
@@ -34,46 +34,65 @@ def add_import_verb(app: Typer) -> None:
 
 def import_export(
     file: Annotated[
-        str, Argument(metavar="FILE", help="an export: JSON, JSON Lines, a zip, or its folder")
+        str,
+        Argument(
+            metavar="FILE",
+            help="The export: a JSON or JSON Lines file, a zip archive, or the unpacked folder.",
+        ),
     ],
-    store: Annotated[str, Option(help="path of a SQLite file (made if not there), or a URL")],
-    user: Annotated[str, Option(help="whose memory it is")],
-    agent: Annotated[str, Option(help="the agent's part of the namespace")] = "default",
-    session: Annotated[str, Option(help="the session's part of the namespace")] = "default",
+    store: Annotated[
+        str,
+        Option(
+            help="The store: the path of a SQLite file, which is made if it does not exist, or "
+            "a PostgreSQL URL."
+        ),
+    ],
+    user: Annotated[str, Option(help="The user whose memory receives the import.")],
+    agent: Annotated[str, Option(help="The agent in the namespace of the memory.")] = "default",
+    session: Annotated[str, Option(help="The session in the namespace of the memory.")] = "default",
     kind: Annotated[
         str | None,
-        Option(help=f"{', '.join(kind_names())}; recognised if not given"),
+        Option(help=f"The kind of export: {', '.join(kind_names())}. By default it is recognised."),
     ] = None,
     from_user: Annotated[
         list[str] | None,
         Option(
-            help="of a file of several users: whose messages and entries are meant, as the file"
-            " names them, or a part of a namespace; can be repeated"
+            help="In a file of several users, import only this one's messages and entries, "
+            "named as in the file or as part of a namespace. May be repeated."
         ),
     ] = None,
     adapter: Annotated[
-        str | None, Option(help=f"let this agent read what was said, too: {TRAINED}")
+        str | None,
+        Option(
+            help="Let this trained agent read the messages and write entries: the folder of a "
+            "run, an adapter or a whole model, or a Hub name."
+        ),
     ] = None,
     schema: Annotated[
         str | None,
-        Option(help=f"schema of a new memory (default: the adapter's, or {SCHEMA})"),
+        Option(help=f"The schema of a new memory; by default it is the adapter's, or {SCHEMA}."),
     ] = None,
     section: Annotated[
-        str, Option(help="where entries of another memory go (default: the first list with times)")
+        str,
+        Option(
+            help="The section for the entries of another memory; by default it is the first "
+            "list with times."
+        ),
     ] = "",
     dry_run: Annotated[
-        bool, Option("--dry-run", help="show what would be read; write nothing")
+        bool, Option("--dry-run", help="Show what would be imported, and write nothing.")
     ] = False,
     embedder: EmbedderName = None,
     key_file: KeyFile = None,
     wait: Wait = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Import chats (ChatGPT, Claude, Gemini, OpenAI's form and others) and memories (Mem0, MemOS,
-    LangMem, Claude's).
+    """Import chats and memories from other assistants and memory systems into a store.
 
-    What was said becomes lines of the archive, by date, with speakers and sources; entries of other
-    memories come in as entries. An import that was stopped goes on; a second one adds what is new.
+    Chats come from ChatGPT, Claude, Gemini, OpenAI's message format and others; memories come from
+    Mem0, MemOS, LangMem and Claude. Messages become lines of the archive, by date, with speakers
+    and sources, and entries of other memories become entries. A stopped import continues, and a
+    repeated one adds only new messages and entries.
     """
     from memalpha.contrib.importing.exports import Export
     from memalpha.contrib.importing.run import (

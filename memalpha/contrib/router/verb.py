@@ -11,7 +11,7 @@ from memalpha.cli.options import TAKES_OPTIONS, AsJson, ListOptions, list_option
 from memalpha.errors import InputError
 from memalpha.types import JsonObject
 
-router = Typer(help="Train and measure a learned router, or select a tool.")
+router = Typer(help="Train and measure a learned router, or let it select a tool.")
 
 
 def add_router_verbs(app: Typer) -> None:
@@ -24,15 +24,16 @@ def train_router(
     context: Context,
     config: Annotated[
         str | None,
-        Option(help="YAML file of its options, such as examples/own_router_environment.yaml"),
+        Option(help="The YAML file of the options, such as examples/own_router_environment.yaml."),
     ] = None,
     output: Annotated[
-        str | None, Option(help="run folder to make (default: runs/router/NAME_OF_CONFIG)")
+        str | None,
+        Option(help="The run folder to write; by default it is runs/router/NAME_OF_CONFIG."),
     ] = None,
     overwrite: Annotated[
-        bool, Option("--overwrite", help="replace a run folder that is there")
+        bool, Option("--overwrite", help="Replace an existing run folder.")
     ] = False,
-    resume: Annotated[bool, Option("--resume", help="go on from the last checkpoint")] = False,
+    resume: Annotated[bool, Option("--resume", help="Continue from the last checkpoint.")] = False,
     options: ListOptions = False,
     as_json: AsJson = False,
 ) -> None:
@@ -77,19 +78,30 @@ def _report_router(row: JsonObject) -> None:
 @router.command()
 def select(
     tools: Annotated[
-        str, Option(help="YAML or JSON file {tools: {name: description}, options: {...}}")
+        str,
+        Option(
+            help="The YAML or JSON file of the tools: {tools: {name: description}, options: {...}}."
+        ),
     ],
-    selector: Annotated[str, Option(help="file of the saved selector, made if new")],
-    query: Annotated[str | None, Argument(help="what a tool is wanted for")] = None,
-    context: Annotated[str, Option(help="what is known so far")] = "",
+    selector: Annotated[
+        str, Option(help="The file of the saved selector, which is made if it does not exist.")
+    ],
+    query: Annotated[str | None, Argument(help="The query for which a tool is selected.")] = None,
+    context: Annotated[str, Option(help="The context of the query.")] = "",
     greedy: Annotated[
-        bool, Option("--greedy", help="take the likeliest tool; nothing is learned from it")
+        bool,
+        Option("--greedy", help="Take the most probable tool, and learn nothing from the choice."),
     ] = False,
     reward: Annotated[
-        float | None, Option(help="report how well a selected tool did, instead of a query")
+        float | None,
+        Option(help="Report this reward for a selected tool, instead of asking a query."),
     ] = None,
     selection: Annotated[
-        int | None, Option(help="which selection the reward is for (default: the last without one)")
+        int | None,
+        Option(
+            help="The number of the selection that gets the reward; by default it is the last "
+            "one without."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
