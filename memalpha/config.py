@@ -179,8 +179,8 @@ def parse(
         check_name(str(name), groups, program, listed)
         if "***" in repr(value):
             raise InputError(  # as ``record.folder.masked`` writes
-                f"{name} holds a mask: the record of a run has no secrets",
-                fix=f"give --{name} again",
+                f"{name} holds *** instead of a secret, since the record of a run has no secrets",
+                fix=f"give the value again with --{name}",
             )
     return tuple(
         make_options(group, {name: values.get(name) for name in names(group)}, program, listed)
@@ -200,7 +200,7 @@ def _flags(arguments: Sequence[str], program: str) -> dict[str, object]:
             flags[name].append(word)
         else:
             raise InputError(
-                f"unrecognized argument {word!r}",
+                f"the argument {word!r} is not recognised",
                 expected=f"--name value, as {program} --options lists them",
             )
     return {name: _value(words) for name, words in flags.items()}
@@ -222,8 +222,8 @@ def _with_base(path: Path, above: tuple[Path, ...] = ()) -> dict[str, object]:
         return values
     if path.resolve() in above:
         raise InputError(
-            f"base of {path} leads back to it",
-            expected="a file that does not begin with this one",
+            f"the base of {path} leads back to this file",
+            expected="a base that does not build on this file",
         )
     return _with_base(path.parent / str(base), (*above, path.resolve())) | values
 
@@ -266,7 +266,11 @@ def check_name(name: str, groups: Sequence[type], what: str, listed: str = "") -
             near = nlargest(len(known), known, key=likeness)
         raise InputError(
             f"{what} has no option {name!r}",
-            expected=f"perhaps {', '.join(near)}" if near else "" if known else "no options",
+            expected=f"an option that exists, perhaps {', '.join(near)}"
+            if near
+            else ""
+            if known
+            else "no options",
             fix=listed,
         )
 

@@ -196,8 +196,8 @@ class ChatClient(ModelClient, Options):
         server = f"{self.url(self.route)}: {self.model}"
         if reply.tool_calls:
             raise ServiceError(
-                f"{server}'s calls were taken out of its text",
-                fix="start the server without a tool parser: calls are read from the text",
+                f"{server} took the tool calls out of the text",
+                fix="start the server without a tool parser, since calls are read from the text",
             )
         text, open_at = content_of(reply.written)
         stop = STOPS[reply.finish_reason]
@@ -210,7 +210,8 @@ class ChatClient(ModelClient, Options):
             limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
             raise ServiceError(
                 f"{server} did not end its thinking in {body.get(limit, 'its limit of')} tokens",
-                fix=f"switch its thinking off, or raise {limit} (extra fields of the request)",
+                fix=f"switch the model's thinking off, or raise {limit} (extra fields of the "
+                "request)",
             )
         return Completion((), text, stop)
 
@@ -343,7 +344,7 @@ class EndpointOptions(Options):
         if not (url and model):
             raise InputError(
                 f"{kind}_url is {url!r} and {kind}_model is {model!r}",
-                fix=f"add --{kind}_url and --{kind}_model",
+                fix=f"give both --{kind}_url and --{kind}_model",
             )
         common = {
             name: getattr(self, f"endpoint_{name}")

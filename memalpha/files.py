@@ -50,7 +50,7 @@ def path_of(name: str, expected: str) -> Path:
         path.exists()
     except OSError as error:
         raise InputError(
-            f"cannot look for {name[:80]!r}: {error.strerror}", expected=expected
+            f"the path {name[:80]!r} cannot be looked up: {error.strerror}", expected=expected
         ) from error
     return path
 
@@ -66,9 +66,9 @@ def inside(folder: Path, name: str) -> Path:
     place = (root / name).resolve()
     if not any(map(place.is_relative_to, (root, *blobs))):
         raise InputError(
-            f"{folder} names {name!r}, which is outside of it",
+            f"{folder} names {name!r}, which lies outside of the folder",
             expected="a path inside",
-            fix="name it yourself, or copy it into the folder (links: cp -rL)",
+            fix="give the path yourself, or copy the file into the folder (cp -rL follows links)",
         )
     return folder / name
 
@@ -114,8 +114,8 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise InputError(
-            f"cannot write {folder}: {error}",
-            expected="a folder that can be made there, and room for it",
+            f"the folder {folder} cannot be written: {error}",
+            expected="a folder that can be made, on a disk with enough space",
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -190,8 +190,8 @@ def read_object(path: Path) -> JsonObject:
         wrong = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise RunFolderError(
             f"{path} is damaged: {wrong}",
-            expected="names and values, as they were written",
-            fix="put the file back from a copy, or make its folder anew with --overwrite",
+            expected="names and values as they were written",
+            fix="restore the file from a copy, or make its folder again with --overwrite",
         ) from error
 
 

@@ -168,8 +168,8 @@ class HTTPClient:
             for index in waiting:
                 if failures >= down:
                     outcomes[index] = ServiceError(
-                        f"{last}; {failures} requests in a row failed, "
-                        "the server seems to be down, and this was not sent"
+                        f"{last}; {failures} requests in a row failed, so the server seems to "
+                        "be down, and this request was not sent"
                     )
                     continue
                 try:
@@ -289,8 +289,8 @@ def check_url(url: str) -> None:
     """Raise InputError for a text that is no base URL; what may be secret in it is not shown."""
     if not _URL.fullmatch(url) or {"?", "#", "@"} & set(url):
         raise InputError(
-            f"endpoint {_SECRET_IN_URL.sub(HIDDEN, url)!r}",
-            expected="such as http://localhost:8000/v1, without a user name, '?' or '#'",
+            f"the endpoint {_SECRET_IN_URL.sub(HIDDEN, url)!r} is no usable URL",
+            expected="a URL such as http://localhost:8000/v1, without a user name, '?' or '#'",
         )
 
 
@@ -301,7 +301,7 @@ def key_from_environment(variable: str) -> str:
     key = os.environ.get(variable, "").strip()
     if not key.isascii() or not key.isprintable():
         raise InputError(
-            f"the value of ${variable} is no key",
+            f"the value of ${variable} cannot be sent as a key",
             expected="printable ASCII characters",
         )
     return key

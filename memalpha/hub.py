@@ -31,13 +31,13 @@ def fetch_repository(
         folder = snapshot_download(name, revision=revision or None, allow_patterns=list(patterns))
     except unknown as error:
         raise InputError(
-            f"the Hub has no {text!r}",
+            f"the Hugging Face Hub has no {text!r}",
             expected=expected,
             fix="check the spelling; log in (`hf auth login`) if it is private",
         ) from error
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
         raise ServiceError(
             f"{name} could not be fetched from the Hub: {str(error).splitlines()[0]}",
-            fix="give the folder of a copy",
+            fix="give the folder of a copy on this machine",
         ) from error
     return Path(folder)

@@ -47,7 +47,7 @@ def find_plugins(group: str) -> Mapping[str, EntryPoint]:
             raise InputError(
                 f"two installed packages give {group!r} an entry point {entry.name!r}:"
                 f" {before.value} and {entry.value}",
-                expected="one",
+                expected="one entry point of this name",
                 fix="pip uninstall one of the two packages",
             )
     return found
@@ -64,7 +64,7 @@ def plugin_names(group: str, own: Collection[str]) -> list[str]:
             raise InputError(
                 f"an installed package gives {group!r} an entry point {name!r}:"
                 f" {found[name].value}",
-                expected="another name, since this one is taken",
+                expected="another name, since memalpha has this one itself",
                 fix="pip uninstall the package",
             )
     return [*own, *found]
@@ -85,7 +85,7 @@ def load_plugin(entry: EntryPoint, extra: str = "") -> Any:
         raise InputError(
             f"the entry point {entry.name!r} of {entry.group!r} cannot be loaded: {error}",
             expected=f"{PLUGIN_GROUPS[entry.group]} at {entry.value}",
-            fix="install its package again, or uninstall it",
+            fix="install its package again, or uninstall the package",
         ) from error
 
 

@@ -85,7 +85,7 @@ class RewardConfig(Options):
             if name in names or not name.isidentifier():
                 raise InputError(
                     f"rewards names {full_name(reward)!r}",
-                    expected=f"a function not called {', '.join(names)}",
+                    expected=f"a function with another name than {', '.join(names)}",
                 )
             names.append(name)
 

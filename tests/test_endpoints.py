@@ -125,7 +125,7 @@ def test_a_reply_is_what_is_said_and_may_be_empty_after_thinking(chat_server, cl
 
 
 CALL = {"type": "function", "function": {"name": "memory_insert", "arguments": "{}"}}
-TAKEN, ENDLESS = "calls were taken out of its text", "did not end its thinking in 5 tokens"
+TAKEN, ENDLESS = "took the tool calls out of the text", "did not end its thinking in 5 tokens"
 
 
 @pytest.mark.parametrize(

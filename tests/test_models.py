@@ -264,7 +264,7 @@ SLOW = r"(.*\.)*(.*\.)*(.*\.)*(.*\.)*(\w*\w*\w*)*#"
         (configured(fan_in_fan_out=True), "fan_in_fan_out: True"),
         (configured(task_type="SEQ_CLS"), "^task_type of "),
         (configured(target_modules=[1]), "^target_modules of .* no names"),
-        (configured(target_modules=["a"] * 1000), "names 1000 layers, and the base has"),
+        (configured(target_modules=["a"] * 1000), "names 1000 layers, but the base has"),
         (configured(target_modules=SLOW), "regular expression of .* takes more than"),
         (configured(exclude_modules=SLOW), "regular expression of .* takes more than"),
         (configured(rank_pattern={SLOW: 2}), "regular expression of .* takes more than"),
@@ -289,7 +289,7 @@ SLOW = r"(.*\.)*(.*\.)*(.*\.)*(.*\.)*(\w*\w*\w*)*#"
         ),
         (rewritten(lambda key, old: [(key.removeprefix("base_model.model."), old)]), "no place"),
         (lambda folder: (folder / "adapter_model.safetensors").write_bytes(b""), "cannot be read"),
-        (as_pickle, "its weights in adapter_model.bin alone"),
+        (as_pickle, "its weights only in adapter_model.bin"),
     ],
 )
 def test_an_adapter_whose_parts_do_not_all_land_is_refused(nano, adapter, tmp_path, change, said):
@@ -329,14 +329,16 @@ def test_an_adapter_of_a_weight_that_two_modules_share_is_refused(nano, tmp_path
         LoraConfig(r=2, target_modules=["q_proj", layer], task_type="CAUSAL_LM"),
     )
     model.save_pretrained(tmp_path / "tied", save_embedding_layers=False)
-    with pytest.raises(InputError, match=f"matrices for .*{layer}, whose weight another module"):
+    with pytest.raises(
+        InputError, match=f"matrices for .*{layer}, whose weight is shared with another module"
+    ):
         load_policy_model(nano, adapter=tmp_path / "tied")
 
 
 def test_a_token_that_the_model_has_not_is_an_error(nano):
     model, tokenizer = load_policy_model(nano)
     tokens = len(tokenizer)
-    said = f"token {tokens}, and the model has embeddings of {tokens} tokens"
+    said = f"token {tokens}, but the model has embeddings for {tokens} tokens"
     generator = HFGenerator(model, tokenizer)
     with pytest.raises(InputError, match=said):
         generator.generate([Prompt((), (3, tokens))], Sampling(1))
@@ -351,7 +353,7 @@ def test_a_base_that_is_no_name_has_to_be_given(adapter, tmp_path, name):
     changed = shutil.copytree(adapter, tmp_path / "changed")
     (changed / "memalpha_adapter.json").write_text(json.dumps({"base": name}))
     configured(base_model_name_or_path=name)(changed)
-    with pytest.raises(InputError, match=r"as its base(.|\n)*name it: model=, --model"):
+    with pytest.raises(InputError, match=r"as its base(.|\n)*name the base with model= or --model"):
         base_of(changed)
 
 
@@ -391,6 +393,6 @@ def test_a_model_without_some_of_its_weights_is_refused(nano, tmp_path):
     weights = {name: value for name, value in load_file(path).items() if "layers.0.mlp" not in name}
     save_file(weights, path, {"format": "pt"})
     with pytest.raises(
-        InputError, match=r"has no weights model.layers.0.mlp.down_proj.weight \(3 are missing\)"
+        InputError, match=r"lacks the weights model.layers.0.mlp.down_proj.weight \(3 are missing\)"
     ):
         load_policy_model(tmp_path / "m")

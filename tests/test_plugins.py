@@ -169,7 +169,7 @@ def test_the_package_of_the_examples_adds_a_kind_of_exports(tmp_path, words):
     assert (hit.entry.content, hit.entry.timestamp) == ("User: The cat is Biscuit.", "2024-03-05")
     listed = " ".join(call(tmp_path, "import", "--help").stdout.replace("│", " ").split())
     names = [*EXPORT_LOOKS, "diary"]
-    assert f"{', '.join(names)}; recognised if not given" in listed
+    assert f"{', '.join(names)}. By default it is recognised" in listed
 
 
 def test_a_kind_of_exports_that_is_none_is_refused(tmp_path):
@@ -195,7 +195,7 @@ def test_the_package_of_the_examples_adds_a_data_source_and_a_verb(tmp_path):
     [
         ("lines = no_such_module_here:LINES", "No module named 'no_such_module_here'"),
         ("lines = more_sources:NOTHING", "'lines' gives function"),
-        ("lines = more_sources:SQUAD", "gives a second data source 'squad'"),
+        ("lines = more_sources:SQUAD", "gives a data source 'squad', which exists already"),
     ],
 )
 def test_a_data_source_that_is_none_is_named(tmp_path, point, said):
@@ -347,7 +347,7 @@ def test_a_role_that_is_none_is_refused(tmp_path):
 
 def test_an_adapter_that_searches_needs_a_reader_that_does(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "find_plugins", lambda group: {})
-    with pytest.raises(InputError, match="searches 2 times, and no installed package"):
+    with pytest.raises(InputError, match="searches 2 times, but no installed package"):
         readers.open_reader(tmp_path, 9, len, lambda _: Mock(), searches=2)
 
 

@@ -316,9 +316,9 @@ def test_a_link_a_foreign_configuration_or_ones_own_folder_is_not_overwritten(
 
 def test_only_a_run_can_be_opened_or_resumed(tmp_path):
     for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(RunFolderError, match=r"is no run folder(.|\n)*config\.yaml"):
+        with pytest.raises(RunFolderError, match=r"is not a run folder(.|\n)*config\.yaml"):
             RunFolder(path)
-        with pytest.raises(RunFolderError, match="is no run folder"):
+        with pytest.raises(RunFolderError, match="is not a run folder"):
             RunFolder.create(path, CONFIG, resume=True)
     assert everything(tmp_path) == {}
 

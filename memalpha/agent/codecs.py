@@ -310,9 +310,10 @@ class CompactCodec(_Codec):
         for tool in schema.tools:
             if any(argument["type"] == "array" for argument in tool.arguments.values()):
                 raise InputError(
-                    f"the tool {tool.name!r} takes a list",
-                    expected="str, int, float or bool",
-                    fix="or codec: hermes",
+                    f"the tool {tool.name!r} has a parameter that is a list, which this codec "
+                    "cannot write",
+                    expected="parameters of type str, int, float or bool",
+                    fix="set codec: hermes, which also takes lists",
                 )
 
     def _items(self, text: str, cut_off: bool) -> list[ToolCall | CallError]:

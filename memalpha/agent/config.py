@@ -80,21 +80,22 @@ class AgentConfig(RetrievalConfig):
         path = Path(folder) / AGENT_FILE
         if not path.is_file():
             raise InputError(
-                f"no {AGENT_FILE} in {str(folder)!r}",
+                f"there is no {AGENT_FILE} in {str(folder)!r}",
                 expected="the folder of an adapter that memalpha trained",
             )
         check_folder(Path(folder))
         config = make_options(cls, read_object(path), str(path))
         if "://" in config.embedder and not trust_tools:
             raise InputError(
-                f"the embedder of {folder} is a server, {shown_address(config.embedder)}",
-                expected="your word before it is sent texts of a memory",
-                fix="if you know it: trust_tools=True, --trust-tools",
+                f"the embedder of {folder} is a server, {shown_address(config.embedder)}, to "
+                "which texts of a memory would be sent",
+                expected="your consent",
+                fix="if you know the server, give trust_tools=True or --trust-tools",
             )
         names = [SCHEMA_FILE, *presets()]
         if config.schema not in names:
             raise InputError(
-                f"{path} names {config.schema!r}",
+                f"{path} names the schema {config.schema!r}",
                 expected=f"one of {', '.join(names)}",
             )
         if config.schema == SCHEMA_FILE:
@@ -102,9 +103,10 @@ class AgentConfig(RetrievalConfig):
             tools = read_object(schema).get("tools")
             if tools and not trust_tools:
                 raise InputError(
-                    f"the schema of {folder} names code, {tools}",
-                    expected="your word before it is run",
-                    fix="if it is yours, or you have read it: trust_tools=True, --trust-tools",
+                    f"the schema of {folder} names code that would be run: {tools}",
+                    expected="your consent",
+                    fix="if the code is yours, or you have read it, give trust_tools=True or "
+                    "--trust-tools",
                 )
             config = replace(config, schema=str(schema))
         return config

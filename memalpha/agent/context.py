@@ -64,10 +64,11 @@ def check_tokens(ids: Sequence[int], model_config: Any) -> None:
     highest = max(ids, default=0)
     if vocabulary and highest >= vocabulary:
         raise InputError(
-            f"the tokenizer gives token {highest}, and the model has embeddings of {vocabulary} "
-            "tokens",
+            f"the tokenizer gives the token {highest}, but the model has embeddings for "
+            f"only {vocabulary} tokens",
             expected="a model that has all tokens of its tokenizer",
-            fix="resize its embeddings where tokens were added, or give it its own tokenizer",
+            fix="resize the model's embeddings if tokens were added, or give the model its own "
+            "tokenizer",
         )
 
 
@@ -82,7 +83,7 @@ def check_context(agent: AgentStep, model_config: Any) -> None:
     settings = [f"{name} (now {getattr(agent.config, name)})" for name in names]
     if positions and needed > positions:
         raise InputError(
-            f"prompt and completion can have {needed} tokens, and the model takes {positions}"
-            + (" (its window)" if positions == window_of(model_config) else ""),
+            f"prompt and completion can have {needed} tokens together, but the model takes "
+            f"{positions}" + (" (its window)" if positions == window_of(model_config) else ""),
             fix=f"lower {', '.join(settings)}",
         )

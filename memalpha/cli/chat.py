@@ -65,7 +65,7 @@ def ask(context: Context, options: ListOptions = False, as_json: AsJson = False)
     question, *context.args = context.args or [""]
     if not options and (not question or question.startswith("--")):
         raise InputError(
-            "memalpha ask without a question",
+            "memalpha ask got no question",
             expected='memalpha ask "QUESTION" [TRAINED] --store STORE --user NAME',
         )
     with _open(context, options, new=False) as conversation:
@@ -97,7 +97,7 @@ def _open(context: Context, options: bool, new: bool = True) -> Iterator[Convers
     quiet_libraries()
     trained, about, who = read_options(context, options, AgentOptions, WhoseOptions)
     if not who.user:
-        raise InputError("nobody whose memory it is", expected="--user NAME")
+        raise InputError("no user is given whose memory is meant", expected="--user NAME")
     namespace = Namespace(who.user, who.agent or "default", who.session or "default")
     if not new:
         with open_store(about.store, about.key_file) as memories:
@@ -142,7 +142,7 @@ class Conversation:
         """Raise InputError for a line of JSON, which is no message but a part of an export."""
         if _JSON.match(line):
             raise InputError(
-                "this is a line of JSON, as of an export of chats: it was not learnt",
+                "this line is JSON, as in an export of chats, and was not stored",
                 expected="a message",
                 fix=f"memalpha import FILE --store STORE --user {self.namespace.user}",
             )
@@ -254,19 +254,19 @@ class Conversation:
                 out(f"  {len(entries)} entries; {lines} lines are kept as they were said")
             case "/why":
                 if self.last is None:
-                    raise InputError("nothing was answered yet", expected="a message first")
+                    raise InputError("there is no answer yet", expected="a message first")
                 self._show(self.last.read)
             case "/undo":
                 self._undo(*words)
             case "/forget":
                 self._forget(*words)
             case _:
-                raise InputError(f"no command {name!r}", expected=COMMANDS)
+                raise InputError(f"there is no command {name!r}", expected=COMMANDS)
 
     def _forget(self, *words: str) -> None:
         if len(words) < 2 or words[-1] != "yes":
             raise InputError(
-                "forgetting cannot be undone",
+                "forgetting cannot be undone, so it must be confirmed",
                 expected=f"/forget {' '.join(words) or 'ENTRY'} yes",
             )
         receipt = self.agent.forget(words[0], words[1:-1], namespace=self.namespace)
@@ -278,15 +278,16 @@ class Conversation:
     def _undo(self, *words: str) -> None:
         if not all(word.isdecimal() and len(word) <= 18 for word in words[:1]) or words[1:]:
             raise InputError(
-                f"/undo {' '.join(words)[:40]}",
-                expected="/undo or /undo NUMBER, an operation as /memory shows it",
+                f"/undo cannot read {' '.join(words)[:40]!r}",
+                expected="/undo, or /undo NUMBER with the number of an operation as /memory "
+                "shows it",
             )
         numbers = list(map(int, words))
         while not numbers and self.operations:  # a message that changed nothing is passed over
             numbers = self.operations.pop()
         if not numbers:
             raise InputError(
-                "nothing was remembered in this conversation that is not taken back",
+                "this conversation has no change that is left to undo",
                 expected="/undo NUMBER",
             )
         user = self.namespace.user

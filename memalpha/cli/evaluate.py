@@ -55,7 +55,7 @@ def evaluate_verb(
     if bool(trained) != bool(data):
         raise InputError(
             f"--trained is {trained!r} and --data is {data!r}",
-            expected="both, or --config FILE",
+            expected="both of them, or --config FILE",
         )
     given: JsonObject = {}
     if trained:
@@ -70,8 +70,9 @@ def evaluate_verb(
         named = any(word.partition("=")[0] == "--model" for word in context.args)
         if named and whole:
             raise InputError(
-                f"--model beside --trained {trained}, which is a whole model",
-                expected="one of the two",
+                f"--model is given, but --trained {trained} is a whole model, which has no "
+                "other base",
+                expected="only one of the two",
             )
         if not named:
             given["model"] = str(folder if whole else base_of(folder))
@@ -156,7 +157,7 @@ def compare(
     folders = {Path(path).resolve(): RunFolder(path) for path in runs}
     if len(folders) < len(runs):
         raise InputError(
-            f"a run of {', '.join(runs)} is given twice",
+            f"one of the runs {', '.join(runs)} is given twice",
             expected="each run once",
         )
     columns = columns_of(list(folders.values()))
@@ -206,7 +207,7 @@ def inspect(
     if step is not None and held_out is not None:
         raise InputError(
             f"--step is {step} and --held-out is {held_out!r}",
-            expected="one of the two",
+            expected="only one of the two",
         )
     sources: dict[str, list[RolloutFile]] = {}
     for source in sources_of(folder):
@@ -214,8 +215,8 @@ def inspect(
         sources.setdefault(name, []).append(source)
     if not sources:
         raise InputError(
-            f"{run!r} has no rollouts",
-            expected="a run that trained a step, or was measured",
+            f"the run {run!r} has no rollouts",
+            expected="a run that has trained at least one step, or was measured",
         )
     steps = [name for name in sources if name.isdecimal()]
     evaluations = [name for name in sources if not name.isdecimal()]

@@ -51,8 +51,8 @@ def need_store(store: str) -> None:
     file = path_of(store, "the name of a file, and rights to it")
     if not file.is_file() or not file.stat().st_size:
         raise InputError(
-            f"no store at {shown_address(store)!r}",
-            expected="a file that holds a store; memalpha import, chat and serve make one",
+            f"there is no store at {shown_address(store)!r}",
+            expected="a file that holds a store, as memalpha import, chat and serve make it",
         )
 
 
@@ -84,7 +84,7 @@ def read_namespace(text: str) -> Namespace:
         return Namespace(*(json.loads(text) if text.startswith("[") else text.split("/")))
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(
-            f"namespace {text[:200]!r}",
+            f"the namespace {text[:200]!r} cannot be read",
             expected='user/agent/session, or ["user", "agent", "session"]',
         ) from error
 
@@ -101,7 +101,7 @@ def read_moment(text: str) -> int | datetime:
     try:
         return int(text) if text.isdecimal() else datetime.fromisoformat(text)
     except ValueError as error:
-        raise InputError(f"moment {text[:200]!r}", expected=_MOMENT) from error
+        raise InputError(f"the moment {text[:200]!r} cannot be read", expected=_MOMENT) from error
 
 
 @journal_app.command()
@@ -127,7 +127,7 @@ def history(
     with open_store(store, key_file, wait) as memories:
         events = memories.history(entry, namespace=read_namespace(namespace))
     if entry is not None and not events:
-        raise InputError(f"nothing is known of an entry {entry!r} in {namespace}")
+        raise InputError(f"the namespace {namespace} has no record of an entry {entry!r}")
     rows = []
     for event in events:
         about = event.after or event.before
@@ -361,12 +361,14 @@ def forget(
     """Erase an entry or a whole namespace for good."""
     if (entry is None) is not everything:
         raise InputError(
-            "what to forget is not clear",
+            "the command does not say what to forget",
             expected="--entry ID or --all",
         )
     what = f"the namespace {namespace}" if everything else f"entry {entry} of {namespace}"
     if not yes:
-        raise InputError(f"forgetting {what} cannot be undone", expected="--yes")
+        raise InputError(
+            f"forgetting {what} cannot be undone, so it must be confirmed", expected="--yes"
+        )
     whose = read_namespace(namespace)
     with open_store(store, key_file, wait) as memories:
         if entry is None:

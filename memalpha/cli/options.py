@@ -98,8 +98,8 @@ class AgentOptions(Options):
         """InputError for another reader beside an endpoint."""
         if self.endpoint and (self.reader_url or self.reader_model or self.reader):
             raise InputError(
-                "a reader beside an endpoint",
-                expected="one of the two: the endpoint's model answers",
+                "both a reader and an endpoint are given",
+                expected="only one of the two, since the endpoint's model answers",
             )
 
     def load(self, trained: str | None, *, base_reads: bool = False) -> MemoryAgent:

@@ -46,13 +46,13 @@ class ServeOptions(WhoseOptions):
         if tokens and self.transport == "http":
             if self.user or self.agent or self.session:
                 raise InputError(
-                    "--user, --agent or --session beside tokens",
-                    expected="one of the two",
+                    "--user, --agent or --session is given beside tokens, which name the users",
+                    expected="only one of the two",
                 )
             return Callers.load(tokens)
         if not self.user:
             raise InputError(
-                "nobody whose memory it is",
+                "no user is given whose memory is served",
                 expected="--user NAME, or --tokens FILE (memalpha token NAME makes one)",
             )
         return Callers(Grant("local", self.user, self.agent, self.session))

@@ -71,7 +71,7 @@ def prepare_verb(
     pairs = [text.partition("=") for text in option]
     for text, (_, sign, _) in zip(option, pairs, strict=True):
         if not sign:
-            raise InputError(f"--option {text!r}", expected="NAME=VALUE")
+            raise InputError(f"--option {text!r} has no equals sign", expected="NAME=VALUE")
     counter = tokenizer_counter(str(resolve_model(model))) if model else count_words_and_signs
     with console.status(f"preparing {name}") as status:
 
@@ -157,6 +157,6 @@ def _begin(context: Context, options: bool, groups: Sequence[type]) -> None:
     list_options(options, groups)
     if not context.args:
         raise InputError(
-            f"{context.command_path} without options",
+            f"{context.command_path} got no options",
             expected="--config FILE (see configs/train), or --name value",
         )

@@ -43,7 +43,7 @@ def tokenizer_counter(name_or_path: str) -> TokenCounter:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"no tokenizer of {name_or_path}: {error}",
+            f"the tokenizer of {name_or_path} cannot be loaded: {error}",
             expected="a folder with a tokenizer, or a Hub name",
         ) from error
 

@@ -77,7 +77,8 @@ def all_sources() -> Mapping[str, Source]:
                 )
             if source.name in sources:
                 raise InputError(
-                    f"the entry point {entry.name!r} gives a second data source {source.name!r}",
+                    f"the entry point {entry.name!r} gives a data source {source.name!r}, which "
+                    "exists already",
                     expected="a name that no other source has",
                     fix="uninstall its package, or rename the source",
                 )
@@ -90,7 +91,7 @@ def get_source(name: str) -> Source:
     sources = all_sources()
     if name not in sources:
         raise InputError(
-            f"unknown data source {name!r}",
+            f"the data source {name!r} is unknown",
             expected=f"one of {', '.join(sorted(sources))}",
         )
     return sources[name]
@@ -137,7 +138,7 @@ def read_manifest(folder: str | Path) -> Manifest:
         raise InputError(
             f"{folder} has no {MANIFEST_NAME}",
             expected="a prepared folder",
-            fix="make one with: memalpha prepare",
+            fix="make one with memalpha prepare",
         ) from error
     except (ValueError, TypeError) as error:
         raise SchemaError(
@@ -151,13 +152,15 @@ def iter_prepared(folder: str | Path) -> Iterator[Instance]:
     """
     manifest = read_manifest(folder)
     path = Path(folder) / PARQUET_NAME
-    sha256 = f"sha256 {file_sha256(path)}" if path.is_file() else "no sha256: it is not there"
+    sha256 = (
+        f"sha256 {file_sha256(path)}" if path.is_file() else "no sha256, since the file is missing"
+    )
     expected = f"sha256 {manifest.sha256}"
     if sha256 != expected:
         raise InputError(
-            f"{path} has {sha256}",
+            f"{path} does not match its manifest: it has {sha256}",
             expected=expected,
-            fix="prepare it again with overwrite",
+            fix="prepare the folder again with --overwrite",
         )
     return iter_parquet(path)
 
@@ -198,20 +201,20 @@ def load_one(
             given = values.pop("seed", seed)
             if not str(given).isdecimal():
                 raise InputError(
-                    f"seed of source {name_or_path!r} is {given!r:.60}",
+                    f"the seed of source {name_or_path!r} is {given!r:.60}",
                     expected="an integer, 0 or more",
                 )
             seed = int(given)
             return list(Tally().instances(generated[name_or_path].load(None, values, seed)))
         listed = ", ".join(generated)
         raise InputError(
-            f"no data at {name_or_path!r}",
+            f"there are no data at {name_or_path!r}",
             expected=f"a prepared folder, an instances.jsonl, or a generated source ({listed})",
-            fix="make it with memalpha prepare",
+            fix="make a prepared folder with memalpha prepare",
         )
     if options:
         raise InputError(
-            f"options {dict(options)} are given for {name_or_path!r}",
+            f"the options {dict(options)} are given for {name_or_path!r}, which is not generated",
             expected="options only for generated sources",
         )
     if (path / MANIFEST_NAME).is_file():
@@ -294,9 +297,8 @@ def _check_output(folder: Path, *, overwrite: bool) -> None:
     ours = overwrite and names <= {PARQUET_NAME, MANIFEST_NAME}
     if folder.is_file() or (names and not ours):
         raise InputError(
-            f"output {folder} exists and holds {', '.join(sorted(names)[:5])}",
-            expected="a folder that does not exist yet, or one that an earlier call made, "
-            "with --overwrite",
+            f"the output folder {folder} exists and holds {', '.join(sorted(names)[:5])}",
+            expected="a new folder, or with --overwrite one that an earlier call made",
         )
 
 

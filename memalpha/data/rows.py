@@ -32,7 +32,7 @@ from memalpha.types import Instance, JsonMapping, JsonObject
 MAX_UNPACKED = 2 << 30  # most bytes that a packed JSON document may expand to
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?::[\w.+-]+)?")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_AGAIN = "download it again: it may be cut off"
+_AGAIN = "download the file again, since it may be cut off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,9 @@ def iter_rows(source: str, split: str = "train") -> Iterator[Row]:
     path = existing_file(source)
     if kind not in readers:
         endings = ", ".join(filter(None, readers))
-        raise InputError(f"{path} is of an unknown kind", expected=f"a name that ends in {endings}")
+        raise InputError(
+            f"the kind of file of {path} is unknown", expected=f"a name that ends in {endings}"
+        )
     return readers[kind](path)
 
 
@@ -287,7 +289,8 @@ def _hub_rows(name: str, split: str) -> Iterator[Row]:
         yield from _name_classes(rows, rows.features, f"{name} {split}")
     except (OSError, RuntimeError, ValueError, OverflowError, DatasetsError) as error:
         raise InputError(
-            f"no file {name}, and split {split!r} of that set on the Hub: {error}",
+            f"there is no file {name}, and the split {split!r} of the set of this name "
+            f"cannot be read from the Hub: {error}",
             expected="a path, or owner/name",
             fix="give the path of a downloaded file",
         ) from error
@@ -424,7 +427,7 @@ def read_instances(path: Path) -> list[Instance]:
         raise InputError(
             f"{path} is empty",
             expected="one instance a line",
-            fix="make it again with: memalpha prepare",
+            fix="make the folder again with memalpha prepare",
         )
     return instances
 

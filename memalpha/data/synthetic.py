@@ -93,7 +93,7 @@ class SyntheticConfig(Options):
         ):
             if wrong:
                 raise InputError(
-                    "synthetic data: options that do not fit together", expected=expected
+                    "the options of the synthetic data do not fit together", expected=expected
                 )
 
 

@@ -52,7 +52,7 @@ class TeacherConfig(Options):
         """Raise InputError if the coverages are not in order."""
         if isinstance(self.coverage, tuple) and self.coverage[0] > self.coverage[1]:
             raise InputError(
-                f"teacher: coverage is {self.coverage!r}",
+                f"the teacher's coverage is {self.coverage!r}",
                 expected="a pair (low, high) with low <= high",
             )
 

@@ -109,7 +109,7 @@ class HFGenerator:
             wrong = ask_copy(base, try_draws)
         if wrong:
             raise InputError(
-                f"{architecture(base).__name__} cannot be drawn from here: {wrong}",
+                f"completions of {architecture(base).__name__} cannot be drawn: {wrong}",
                 expected="a causal language model of token ids with full attention in each layer",
                 fix="choose another base model, or draw with vLLM (generator: vllm)",
             )
@@ -120,14 +120,14 @@ class HFGenerator:
         """
         if sampling.max_new_tokens < 1:
             raise InputError(
-                f"max_new_tokens {sampling.max_new_tokens}",
+                f"max_new_tokens is {sampling.max_new_tokens}",
                 expected="at least 1",
             )
         if any(not prompt.ids for prompt in prompts):
             raise InputError(
-                "a prompt without ids",
+                "a prompt has no token ids",
                 expected="at least one token id",
-                fix="encode it with the policy's tokenizer",
+                fix="encode the prompt with the policy's tokenizer",
             )
         check_tokens([max(prompt.ids) for prompt in prompts], self.model.config)
         generator = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
@@ -207,8 +207,9 @@ class HFGenerator:
             drawn = self._decode(prefilled, sampling, uniforms)
         except torch.OutOfMemoryError as error:
             raise MemAlphaError(
-                f"out of memory with {len(prompts)} completions at once",
-                fix=f"lower max_batch (in a configuration: generation_rows), now {self.max_batch}",
+                f"the memory is not enough for {len(prompts)} completions at once",
+                fix=f"lower max_batch, which is {self.max_batch} (generation_rows in a "
+                "configuration)",
             ) from error
         completions = []
         ends = self.end_ids
@@ -271,7 +272,7 @@ class HFGenerator:
         if not logits.isfinite().all():
             raise MemAlphaError(
                 f"the model's logits are not finite in {logits.dtype}",
-                fix="float16 overflows at 65,504: use bfloat16 or float32",
+                fix="use bfloat16 or float32, since float16 overflows at 65,504",
             )
         logits = logits.float()
         for token, bias in self.first_bias.items():
@@ -442,8 +443,8 @@ def _check_attention(config: PretrainedConfig) -> None:
     kernel = config._attn_implementation
     if others or any(name in kernel for name in ("flash", "flex", "paged")):
         raise InputError(
-            f"attention {kernel!r} with {', '.join(others) or 'ordinary'} layers",
-            expected="attn_implementation 'sdpa' or 'eager'; full or sliding-window attention",
+            f"the model computes attention {kernel!r} in {', '.join(others) or 'ordinary'} layers",
+            expected="attn_implementation 'sdpa' or 'eager', with full or sliding-window attention",
         )
 
 
@@ -534,7 +535,7 @@ def frozen_base(
     """Return what answers without the policy's adapters; InputError if it has none."""
     if not hasattr(model, "disable_adapter"):
         raise InputError(
-            "reader 'base' with a fully fine-tuned policy",
+            "reader 'base' cannot be used with a policy whose weights are all trained",
             expected="reader recall, trained or endpoint",
         )
     generator = HFGenerator(model, tokenizer, merge_adapters=False)

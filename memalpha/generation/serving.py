@@ -145,8 +145,8 @@ class EndpointGenerator:
             if completion.cut_off and not self.codec.parse(completion.text, cut_off=True):
                 raise ServiceError(
                     f"{self.client.model} wrote {sampling.max_new_tokens} tokens and made no call",
-                    fix="switch its thinking off (extra fields of the request), or raise "
-                    "max_completion_length",
+                    fix="switch the model's thinking off (extra fields of the request), or "
+                    "raise max_completion_length",
                 )
         return completions
 

@@ -110,7 +110,8 @@ def _check_forward(base: Any) -> None:
             alone(base, range(3, 3 + WINDOW))
     except Exception as error:
         raise InputError(
-            f"{architecture(base).__name__} computes nothing of token ids ({reason_of(error)})",
+            f"{architecture(base).__name__} cannot compute from token ids alone "
+            f"({reason_of(error)})",
             expected="a causal language model",
             fix="choose another base model",
         ) from error

@@ -196,9 +196,9 @@ class VLLMServers:
                     ) from error
             time.sleep(1)
         raise ServiceError(
-            f"{client.base_url} has not answered for {self.wait:.0f} s that it holds {name}: "
-            f"{problem}",
-            fix="start it, then go on with --resume",
+            f"{client.base_url} has not confirmed for {self.wait:.0f} s that it "
+            f"holds the adapter {name}: {problem}",
+            fix="start the server, then continue with --resume",
         )
 
     def _held(self, client: _Tokens, *, fail: bool = False) -> list[str]:

@@ -80,7 +80,7 @@ class LooksForEvidence:
                     passages = memory.sourced(question, self.budget)
                     if passages and all(chunk is None for _, chunk in passages):
                         raise ServiceError(
-                            "the system does not say which chunks its passages are of"
+                            "the system does not say from which chunks its passages come"
                         )
                     row, read = evidence_row(name, question, passages, self.budget, self.count)
                     tokens.append(read)

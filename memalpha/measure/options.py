@@ -40,7 +40,7 @@ def make_system(kind: str, values: JsonMapping) -> System:
     kinds = system_kinds()
     if kind not in kinds:
         raise InputError(
-            f"unknown kind of system {kind!r}",
+            f"the kind of system {kind!r} is unknown",
             expected=f"one of {', '.join(sorted(kinds))}",
         )
     return make_options(kinds[kind], values, f"system {kind!r}")
@@ -132,13 +132,13 @@ class ReaderSpec(Options):
         """Raise InputError unless the adapter is given where it is needed."""
         if (self.kind == "trained") is not bool(self.adapter):
             raise InputError(
-                f"reader {self.kind} with adapter {self.adapter!r}",
-                expected="kind: trained, and the folder of a reader",
+                f"the reader {self.kind!r} has the adapter {self.adapter!r}",
+                expected="kind: trained together with the folder of a reader",
             )
         if self.searches is not None and self.kind != "trained":
             raise InputError(
-                f"reader {self.kind} with searches {self.searches}",
-                expected="kind: trained, and the folder of a reader that searches again",
+                f"the reader {self.kind!r} has searches {self.searches}",
+                expected="kind: trained together with the folder of a reader that searches again",
             )
 
 
@@ -185,13 +185,13 @@ class EvaluateOptions(Options):
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(
                 f"seeds is {self.seeds}",
-                expected="at least one integer, none of them twice",
+                expected="at least one integer, and none of them twice",
             )
         for name in LISTS:
             if not getattr(self, name):
                 raise InputError(
                     f"{name} is empty",
-                    expected="a list of them (--config FILE), or --trained FOLDER with --data SET",
+                    expected="a list in --config FILE, or --trained FOLDER with --data SET",
                 )
 
 
@@ -216,8 +216,8 @@ class Evaluation(NamedTuple):
         for spec in self.systems:
             if spec.kind != kinds[spec.group]:
                 raise InputError(
-                    f"group {spec.group!r} has systems of two kinds",
-                    expected="systems that differ in their seed alone",
+                    f"the group {spec.group!r} has systems of two kinds",
+                    expected="systems that differ only in their seed",
                 )
         if any(reader.kind == "endpoint" for reader in self.readers):
             self.endpoints.reader_client()
@@ -233,14 +233,14 @@ class Evaluation(NamedTuple):
                     raise InputError(
                         f"two {part} are called {name!r}",
                         expected="a name for each",
-                        fix="add name: to one of them",
+                        fix="give one of them another name",
                     )
         specs: list[SetSpec | SystemSpec] = [*self.sets, *self.systems]
         for spec, part in product(specs, ("sets", "readers")):
             for name in getattr(spec, part, ()):
                 if name not in known[part]:
                     raise InputError(
-                        f"{part} of {spec.name!r} name {name!r}",
+                        f"{part} of {spec.name!r} names {name!r}",
                         expected=f"some of {', '.join(known[part])}",
                     )
 
@@ -278,7 +278,9 @@ def _seeds(row: Any) -> list[Any]:
         return [row]
     name = row.get("name") or row.get("kind")
     if not row["adapter"]:
-        raise InputError(f"adapter of {name!r} is []", expected="a folder, or a list of some")
+        raise InputError(
+            f"the adapter of {name!r} is an empty list", expected="a folder, or a list of folders"
+        )
     adapters = enumerate(row["adapter"], start=1)
     return [{"group": name, **row, "name": f"{name}-{n}", "adapter": each} for n, each in adapters]
 
@@ -302,7 +304,7 @@ def _spec(group: type[_Spec], row: Any, needed: str) -> _Spec:
     if not isinstance(given, Mapping) or not given.get(needed):
         raise InputError(
             f"{what} is {row!r}",
-            expected=f"{needed} or a mapping with {needed}",
+            expected=f"a value for {needed}, or a mapping with {needed}",
         )
     spec = make_options(group, given, f"{what} {given[needed]!r}")
     value = Path(getattr(spec, needed))

@@ -224,8 +224,8 @@ def _load(spec: SetSpec, evaluation: Evaluation, host: PolicyHost) -> LoadedSet:
     least = spec.skip + max(1, spec.instances)
     if len(instances) < least:
         raise InputError(
-            f"set {spec.name!r} has {len(instances)} instances",
-            expected=f"at least {least} (skip and instances)",
+            f"the set {spec.name!r} has {len(instances)} instances",
+            expected=f"at least {least}, as skip and instances say",
         )
     length = spec.max_completion_length or agent.max_completion_length
     setting = Setting(
@@ -282,8 +282,8 @@ def _job(
             examiners[each.name] = Asks(reader, setting.count, judge)
     if not examiners:
         raise InputError(
-            f"nobody reads for system {spec.name!r} on set {loaded.spec.name!r}",
-            expected="a reader that both name, or none named",
+            f"no reader reads for the system {spec.name!r} on the set {loaded.spec.name!r}",
+            expected="a reader that both of them name, or no names at all",
         )
     return Job(
         set=loaded.spec.name,
@@ -315,8 +315,8 @@ def make_reader(
             f"reader {spec.name!r} on set {loaded.spec.name!r} has a window of {window} tokens (0: "
             f"unknown), {left} of them beside question and answer, and reader_tokens is "
             f"{setting.reader_tokens}",
-            fix="a reader of a larger window_tokens, lower reader_tokens, or budget: reader for "
-            "full context",
+            fix="take a reader with a larger window_tokens, lower reader_tokens, or "
+            "set budget: reader for full context",
         )
     budget = left if reads_window else setting.reader_tokens
     return open_reader(

@@ -324,7 +324,8 @@ class Verbatim(System):
         needed = {OperationKind.INSERT, OperationKind.DELETE}
         if not lists or not needed <= set(lists[0].operations):
             raise InputError(
-                f"system 'verbatim' with schema {setting.step.schema.name!r}",
+                "system 'verbatim' cannot write a memory with the schema "
+                f"{setting.step.schema.name!r}",
                 expected="a schema whose first list allows delete and insert",
             )
 
@@ -418,8 +419,9 @@ class Teacher(TeacherConfig, System):
         for instance in instances:
             if not instance.facts:
                 raise InputError(
-                    f"system 'teacher' on instance {instance.id}, which has no annotated facts",
-                    expected="generated data, named in its sets",
+                    f"system 'teacher' cannot read instance {instance.id}, which has no "
+                    "annotated facts",
+                    expected="generated data in the sets of this system",
                 )
 
     @override
@@ -471,10 +473,10 @@ class Agent(System):
             same = saved.codec == config.codec and MemorySchema.load(saved.schema) == step.schema
             if not same:
                 raise InputError(
-                    f"adapter {self.adapter} was trained with schema {saved.schema!r} and codec "
-                    f"{saved.codec!r}",
-                    expected=f"{config.schema!r} and {config.codec!r} as for all agents, "
-                    "or settings: own",
+                    f"the adapter {self.adapter} was trained with schema {saved.schema!r} "
+                    f"and codec {saved.codec!r}",
+                    expected=f"{config.schema!r} and {config.codec!r}, as for all agents, or "
+                    "settings: own",
                 )
         options = ("archive", "retrieval", "sections_kept")
         given = {name: getattr(self, name) for name in options if getattr(self, name) is not None}
@@ -579,8 +581,8 @@ class OverwriteSummary(System):
                 if 0 < window < tokens:
                     raise InputError(
                         f"chunk {index} of instance {instance.id} takes {tokens} tokens with "
-                        f"instructions and two texts of {limit} tokens, and the model's window has "
-                        f"{window}",
+                        f"instructions and two texts of {limit} tokens, but the model's window "
+                        f"has {window}",
                         expected="smaller chunks, or a lower memory_tokens",
                     )
 

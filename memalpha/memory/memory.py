@@ -181,7 +181,8 @@ class Memory:
     def _check_writable(self) -> None:
         if not self.writable:
             raise JournalError(
-                "a durable memory was written outside of its journal", fix="durable.writing(origin)"
+                "a durable memory was written outside of its journal",
+                fix="write inside durable.writing(origin)",
             )
 
     def _apply(
@@ -442,26 +443,26 @@ class Memory:
         """
         if snapshot.schema != self.schema.name:
             raise InputError(
-                f"snapshot of schema {snapshot.schema!r}",
-                expected=f"one of {self.schema.name!r}, as this memory",
+                f"the snapshot has the schema {snapshot.schema!r}",
+                expected=f"a snapshot with the schema {self.schema.name!r} of this memory",
             )
         sections = {entry.section for entry in snapshot.entries}
         unknown = sorted(section for section in sections if section not in self.schema)
         if unknown:
             raise InputError(
-                f"snapshot with sections {unknown}",
+                f"the snapshot has unknown sections {unknown}",
                 expected=f"sections of the schema {self.schema.name!r}",
             )
         wanted = {entry.id: entry for entry in snapshot.entries}
         if len(wanted) < len(snapshot.entries):
             raise InputError(
-                "snapshot that holds an id twice",
-                expected="what Memory.snapshot returned",
+                "the snapshot holds an id twice",
+                expected="a snapshot that Memory.snapshot returned",
             )
         if any(first.created >= second.created for first, second in pairwise(snapshot.entries)):
             raise InputError(
-                "snapshot that is not in order of creation",
-                expected="what Memory.snapshot returned",
+                "the snapshot is not in order of creation",
+                expected="a snapshot that Memory.snapshot returned",
             )
         for entry in snapshot.entries:
             self._count(entry)

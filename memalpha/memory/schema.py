@@ -173,7 +173,8 @@ class Tool:
             }
         except Exception as error:
             raise InputError(
-                f"{self.function!r} is no tool: {type(error).__name__}: {error}", expected=_FORM
+                f"{self.function!r} cannot be a tool: {type(error).__name__}: {error}",
+                expected=_FORM,
             ) from error
         required = [argument.name for argument in arguments if argument.default is argument.empty]
         summary = re.split(r"^(?:Args|Returns|Raises):$", doc, flags=re.MULTILINE)[0]
@@ -226,7 +227,7 @@ class MemorySchema:
         ):
             raise InputError(
                 f"{who} has a section {ARCHIVE.name!r}",
-                expected="another name: every memory has one",
+                expected="another name, since every memory has an archive",
             )
         if not self.lists:
             raise InputError(
@@ -237,7 +238,7 @@ class MemorySchema:
         if _names_twice(tools):
             raise InputError(
                 f"{who} names tools twice: {_names_twice(tools)}",
-                expected="names not used yet",
+                expected="unique names that no built-in tool has",
             )
 
     def __contains__(self, name: object) -> bool:
@@ -273,7 +274,7 @@ class MemorySchema:
         if parts > _MOST:
             raise InputError(
                 f"{where} has {parts} sections or tools",
-                expected=f"at most {_MOST}: the policy sees them all in each prompt",
+                expected=f"at most {_MOST}, since the policy sees them all in each prompt",
             )
         unknown = sorted(set(data) - {"name", "sections", "tools"}, key=str)
         if unknown:
@@ -313,11 +314,11 @@ class MemorySchema:
         expected = f"a preset ({', '.join(presets())}) or the path of a YAML file"
         path = _PRESETS / f"{name}.yaml" if name in presets() else path_of(name, expected)
         if not path.is_file():
-            raise InputError(f"no memory schema {name!r}", expected=expected)
+            raise InputError(f"there is no memory schema {name!r}", expected=expected)
         if path.stat().st_size > _LARGEST:
             raise InputError(
-                f"memory schema {name!r} has {path.stat().st_size} bytes",
-                expected=f"at most {_LARGEST}, and {_MOST} sections",
+                f"the memory schema {name!r} has {path.stat().st_size} bytes",
+                expected=f"at most {_LARGEST} bytes and {_MOST} sections",
             )
         return cls.from_mapping(read_object(path), where=name)
 
@@ -478,7 +479,7 @@ def _own_operations(tool: Tool, memory: Memory, arguments: JsonObject) -> list[O
     except Exception as error:
         raise InputError(
             f"the tool {tool.name} failed on {dict(arguments)}: {type(error).__name__}: {error}",
-            fix="correct the function; ValueError says that the call is wrong",
+            fix="correct the function; raise ValueError if the policy's call is wrong",
         ) from error
     if not isinstance(operations, list) or not all(
         isinstance(operation, Operation) for operation in operations

@@ -121,15 +121,15 @@ def check_adapter_folder(adapter: Path) -> JsonObject:
     """
     if is_whole(adapter):
         raise InputError(
-            f"{adapter} is a whole model and no adapter",
+            f"{adapter} holds a whole model and no adapter",
             expected="the folder of a LoRA adapter",
-            fix="give it as the model",
+            fix="give the folder as the model",
         )
     if not (adapter / ADAPTER_CONFIG).is_file():
         raise InputError(
-            f"adapter folder {adapter} has no adapter_config.json"
+            f"the adapter folder {adapter} has no adapter_config.json"
             if adapter.is_dir()
-            else f"adapter folder {adapter} does not exist",
+            else f"the adapter folder {adapter} does not exist",
             fix=f"give {adapter / 'adapter'}"
             if (adapter / "adapter").is_dir()
             else "give the folder that `memalpha warmup` or `memalpha train` wrote, or one of its "
@@ -139,8 +139,8 @@ def check_adapter_folder(adapter: Path) -> JsonObject:
     config = read_object(adapter / ADAPTER_CONFIG)
     if config.get("peft_type") != "LORA":
         raise InputError(
-            f"{adapter} is of type {config.get('peft_type')!r}",
-            expected="LORA",
+            f"{adapter} is an adapter of type {config.get('peft_type')!r}",
+            expected="type LORA",
         )
     for name, value in config.items():
         plain = name in _SETTINGS | _NOTES or not value or value in _VALUES.get(name, ())
@@ -151,7 +151,7 @@ def check_adapter_folder(adapter: Path) -> JsonObject:
             raise InputError(
                 f"{name} of {adapter / ADAPTER_CONFIG} {problem}: {value!r:.200}",
                 expected="an adapter of plain LoRA on linear layers",
-                fix="merge it into its base where it was made, and give the whole model",
+                fix="where it was made, merge it into its base, and give the whole model",
             )
     return config
 
@@ -242,9 +242,9 @@ def base_of(adapter: str | Path) -> str:
     known = hub_name(base) is not None or base.partition("@")[0] == NANO
     if not known or Path(base).is_dir():
         raise InputError(
-            f"adapter {adapter} names {base!r} as its base",
+            f"the adapter {adapter} names {base!r} as its base",
             expected="a registered or Hub name",
-            fix="name it: model=, --model",
+            fix="name the base with model= or --model",
         )
     return base
 
@@ -257,9 +257,9 @@ def adapter_keys(adapter: Path) -> list[str]:
     pickles = sorted(adapter.glob("adapter_model.*")) if not path.is_file() else []
     if pickles:
         raise InputError(
-            f"adapter {adapter} has its weights in {pickles[0].name if pickles else ''} alone",
-            expected=f"{ADAPTER_WEIGHTS}: a pickle can run code and is not read",
-            fix="save it anew with safetensors where it was made",
+            f"the adapter {adapter} has its weights only in {pickles[0].name if pickles else ''}",
+            expected=f"the file {ADAPTER_WEIGHTS}, since a pickle can run code and is not read",
+            fix="save the adapter again with safetensors, where it was made",
         )
     try:
         with safe_open(path, framework="np") as tensors:
@@ -283,9 +283,10 @@ def check_adapter(
     strangers = sorted(key for key in keys if ".lora_" not in key)
     if strangers or not keys:
         raise InputError(
-            f"adapter {adapter} holds {len(keys) - len(strangers)} LoRA matrices and "
-            f"{strangers[:1]}",
-            expected=f"the matrices of a LoRA adapter in {ADAPTER_WEIGHTS}, no weights of its base",
+            f"the adapter {adapter} holds {len(keys) - len(strangers)} LoRA "
+            f"matrices and {strangers[:1]}",
+            expected=f"the matrices of a LoRA adapter in {ADAPTER_WEIGHTS}, and no weights "
+            "of its base",
         )
     layers = {key.rpartition(".lora_")[0] for key in keys}
     record = adapter_record(adapter)
@@ -298,19 +299,19 @@ def check_adapter(
     why = f"it has no layer {missing[0]}" if missing else f"fingerprints {theirs} and {ours}"
     if missing or theirs not in (None, ours):
         raise InputError(
-            f"adapter {adapter} belongs to another base: it was trained on {trained_on}, and the "
-            f"model given is {base} ({why})",
+            f"the adapter {adapter} belongs to another base: it was trained on "
+            f"{trained_on}, but the model given is {base} ({why})",
             fix="give the adapter's own base as the model, or train an adapter on this one "
             "(`memalpha warmup`)",
         )
     shared = _layers_of_shared_weights(model, layers)
     if shared:
         raise InputError(
-            f"adapter {adapter} has matrices for {shared[0]}, whose weight another module of the "
-            "base shares",
+            f"the adapter {adapter} has matrices for {shared[0]}, whose weight is "
+            "shared with another module of the base",
             expected="an adapter of plain LoRA on linear layers below the head",
-            fix="merge it, where it was made, into a base whose head has weights of its own, and "
-            "give the whole model",
+            fix="where it was made, merge it into a base whose head has weights of its "
+            "own, and give the whole model",
         )
     _check_names(config, names, adapter / ADAPTER_CONFIG)
     _check_places(adapter, config, shapes, weightless(model.config))
@@ -361,7 +362,7 @@ def _check_names(config: JsonObject, names: Sequence[str], path: Path) -> None:
         value = config.get(field) or ()
         if not isinstance(value, str) and len(value) > len(names):
             raise InputError(
-                f"{field} of {path} names {len(value)} layers, and the base has {len(names)}",
+                f"{field} of {path} names {len(value)} layers, but the base has {len(names)}",
                 expected="names of the base's layers",
             )
         if isinstance(value, str):
@@ -410,9 +411,9 @@ def _check_places(
         problem = f"says fan_in_fan_out: {config.get('fan_in_fan_out')}, unlike the base's layers"
     if problem:
         raise InputError(
-            f"adapter {adapter} cannot be loaded: its adapter_config.json {problem}",
+            f"the adapter {adapter} cannot be loaded: its adapter_config.json {problem}",
             expected=expected,
-            fix="put both files back as they were saved",
+            fix="restore both files as they were saved",
         )
 
 

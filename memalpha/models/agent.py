@@ -53,7 +53,7 @@ def find_agent(trained: str | Path) -> tuple[Path, str]:
         return agent_folder(text), path.resolve().name
     if isinstance(trained, Path) or not HUB_NAME.fullmatch(text):
         raise InputError(
-            f"no trained agent at {text!r}",
+            f"there is no trained agent at {text!r}",
             expected=_EXPECTED,
         )
     folder = fetch_repository(text, _AGENT_FILES)
@@ -104,7 +104,7 @@ def load_agent(
         policy.model.to(device).eval()
     except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no one for it
         raise InputError(
-            f"device {device!r} cannot be used: {str(error).splitlines()[0]}",
+            f"the device {device!r} cannot be used: {str(error).splitlines()[0]}",
             expected="a device of this machine as torch names it, such as cpu, cuda, cuda:1 or mps",
         ) from error
     step = AgentStep(config, policy.tokenizer)
@@ -125,8 +125,9 @@ def agent_folder(trained: str | Path) -> Path:
     folder = Path(trained)
     if not folder.is_dir():
         raise InputError(
-            f"no folder {str(trained)!r}",
-            expected="a run folder, or that of an adapter or a whole model that memalpha trained",
+            f"there is no folder {str(trained)!r}",
+            expected="a run folder, or the folder of an adapter or a whole model that "
+            "memalpha trained",
         )
     in_run = folder / "adapter"
     is_run = (in_run / AGENT_FILE).is_file() and not (folder / AGENT_FILE).is_file()
@@ -147,13 +148,13 @@ def own_reader(folder: Path) -> Path | None:
     fix = "name another reader, or '' for none: passages are shown then"
     if not weights.is_file():
         raise InputError(
-            f"the reader of {folder} is not at {name!r}",
+            f"the reader that {folder} names is not at {name!r}",
             expected="the folder of a trained reader",
             fix=fix,
         )
     if digest and file_sha256(weights) != digest:
         raise InputError(
-            f"{weights} is not of the reader {name!r} that memalpha ships",
+            f"{weights} differs from the reader {name!r} that memalpha ships",
             expected=f"sha256 {digest}",
             fix=fix,
         )

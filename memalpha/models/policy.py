@@ -46,7 +46,7 @@ def load_policy_model(
     name = str(dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise InputError(
-            f"dtype {name!r} cannot be used",
+            f"the dtype {name!r} cannot be used",
             expected=f"one of {', '.join(DTYPES)}",
         )
     base = resolve_model(path)
@@ -67,8 +67,9 @@ def load_policy_model(
     missing = sorted(loading["missing_keys"])  # transformers draws them at random and only warns
     if missing:
         raise InputError(
-            f"model {base} has no weights {', '.join(missing[:1])} ({len(missing)} are missing)",
-            expected="all of its weights",
+            f"the model {base} lacks the weights {', '.join(missing[:1])} "
+            f"({len(missing)} are missing)",
+            expected="a model with all of its weights",
         )
     model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
     if adapter is not None:
@@ -93,7 +94,7 @@ def load_tokenizer(path: str | Path, revision: str = "main") -> PreTrainedTokeni
     if isinstance(base, Path) and not (base / "config.json").is_file():
         raise InputError(
             f"{base} is not a model folder: it has no config.json",
-            expected="a folder of save_pretrained",
+            expected="a folder that save_pretrained has written",
             fix="check the path; give an adapter's folder as the adapter, and its base as the "
             "model",
         )

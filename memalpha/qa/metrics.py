@@ -95,8 +95,8 @@ def golden_answers(question: Question) -> tuple[str, ...]:
     """Return the accepted answers; InputError if there is none, or one is blank."""
     if not question.answers or not all(answer.strip() for answer in question.answers):
         raise InputError(
-            f"question {question.text!r} has answers {list(question.answers)}",
-            expected="at least one answer and none of them blank",
+            f"the question {question.text!r} has the answers {list(question.answers)}",
+            expected="at least one answer, and none of them blank",
         )
     return question.answers
 
@@ -198,7 +198,8 @@ def _labels(question: Question) -> set[int]:
     wrong = [gold for gold in golds if not _LABEL.fullmatch(gold)]
     if wrong:
         raise InputError(
-            f"question {question.text!r} has metric {question.metric!r} and answer {wrong[:1]}",
+            f"the question {question.text!r} has metric {question.metric!r} and the "
+            f"answer {wrong[:1]}",
             expected="an integer label",
         )
     return {int(gold) for gold in golds}
@@ -320,13 +321,13 @@ def check_metric(name: str, *, judged: bool = False) -> None:
     """Raise InputError unless ``name`` is a metric, or one of ``JUDGED`` where there is a judge."""
     if name in JUDGED and not judged:
         raise InputError(
-            f"metric {name!r} needs a judge",
+            f"the metric {name!r} needs a judge",
             expected="an answer judge",
-            fix="configure one, or give the questions another metric",
+            fix="configure a judge, or give the questions another metric",
         )
     if name not in METRICS and name not in JUDGED and name not in find_plugins(METRICS_GROUP):
         raise InputError(
-            f"unknown metric {name!r}",
+            f"the metric {name!r} is unknown",
             expected=f"one of {', '.join(metric_names())}, {JUDGE} or {RUBRIC}",
         )
 

@@ -311,8 +311,8 @@ def open_reader(
     entry = find_plugins(SEARCHING_GROUP).get(SEARCHING_READER)
     if entry is None:
         raise InputError(
-            f"the reader {str(reader)!r} searches {searches} times, and no installed package has a"
-            " reader that does",
+            f"the reader {str(reader)!r} searches {searches} times, but no "
+            "installed package has a reader that searches again",
             expected=f"an entry point {SEARCHING_READER!r} of {SEARCHING_GROUP!r}",
         )
     searching: ModelReader = load_plugin(entry)(
@@ -386,7 +386,8 @@ class EndpointReader(BudgetedReader):
                 f"the answer of {self._client.model} is empty or was cut off by the limit of "
                 f"tokens: {text[:200]!r}"
             ),
-            fix="raise max_tokens, or switch thinking off (extra fields of the request)",
+            fix="raise max_tokens, or switch the model's thinking off (extra fields of "
+            "the request)",
         )
 
 

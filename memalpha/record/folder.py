@@ -116,8 +116,8 @@ class RunFolder:
             is_run = (self.path / MARKER).is_file()
         if not is_run:
             raise RunFolderError(
-                f"{str(path)!r} is no run folder",
-                expected=f"one with {MARKER}, as memalpha train writes it",
+                f"{str(path)!r} is not a run folder",
+                expected=f"a folder with {MARKER}, as memalpha train writes it",
             )
 
     @classmethod
@@ -191,9 +191,9 @@ class RunFolder:
         ]
         if different:
             raise RunFolderError(
-                f"{str(self.path)!r} was begun otherwise: " + "; ".join(different),
-                expected="the options and data it began with (an evaluation may have more sets, "
-                "systems and readers)",
+                f"{str(self.path)!r} was begun with other options or data: " + "; ".join(different),
+                expected="the options and data with which it was begun (an evaluation may have "
+                "more sets, systems and readers)",
                 fix="give the same command, another --output_dir, or --overwrite",
             )
 
@@ -234,7 +234,7 @@ class RunFolder:
         if self.is_evaluation:
             raise RunFolderError(
                 f"{str(self.path)!r} is the folder of an evaluation",
-                expected="of a training run",
+                expected="the folder of a training run",
                 fix=f"its numbers are in {self.path / 'table.md'}; "
                 f"memalpha evaluate --config {self.path / MARKER} goes on with it",
             )
@@ -271,7 +271,7 @@ class RunFolder:
         if not (self.path / name).is_file():
             raise RunFolderError(
                 f"{str(self.path)!r} has no {name}",
-                expected="a run that came that far",
+                expected="a run that has reached this point",
             )
         return read_object(self.path / name)
 
@@ -334,15 +334,15 @@ def check_place(
     """
     folder = Path(path)
     if overwrite and resume:
-        raise RunFolderError("both overwrite and resume are given", expected="one of them")
+        raise RunFolderError("both overwrite and resume are given", expected="only one of them")
     filled = holds_something(folder)
     is_run = filled and (folder / MARKER).is_file()
     if resume or (resume is None and is_run and not overwrite):
         return bool(RunFolder(folder))
     if filled and not is_run:
         raise RunFolderError(
-            f"{str(folder)!r} exists already and is no run folder",
-            expected="a new folder or a run's",
+            f"{str(folder)!r} exists already and is not a run folder",
+            expected="a new folder, or the folder of a run",
             fix="choose another --output_dir",
         )
     if filled and not overwrite:
@@ -356,8 +356,8 @@ def check_place(
         check_made(folder, MADE, "run")
         if not (folder / _ABOUT).is_file():
             raise RunFolderError(
-                f"{str(folder)!r} holds a {MARKER} and no {_ABOUT}: no run wrote it",
-                expected="a new folder or a run's",
+                f"{str(folder)!r} holds {MARKER} but no {_ABOUT}, so no run wrote it",
+                expected="a new folder, or the folder of a run",
                 fix="choose another --output_dir",
             )
     return False
@@ -375,7 +375,7 @@ def check_reads(folder: Path, reads: Mapping[str, Iterable[str]]) -> None:
                 and Path(name).resolve().is_relative_to(folder.resolve())
             ):
                 raise InputError(
-                    f"{option} {name!r} lies in the run that is to be overwritten",
+                    f"{option} {name!r} lies in the run that would be overwritten",
                     fix="choose another --output_dir",
                 )
 
@@ -391,8 +391,8 @@ def check_made(folder: Path, made: re.Pattern[str], what: str) -> None:
         for place in (Path.cwd(), Path.home()):
             if place.resolve().is_relative_to(root):
                 raise RunFolderError(
-                    f"{str(folder)!r} holds the folder {str(place)!r}",
-                    expected="a folder that can be replaced whole",
+                    f"{str(folder)!r} holds the folder {str(place)!r}, which would be lost",
+                    expected="a folder that can be replaced as a whole",
                     fix="choose another folder",
                 )
         of_site = {file for site in folder.rglob(SITE_FILE) for file in files_of_site(site.parent)}
@@ -402,7 +402,7 @@ def check_made(folder: Path, made: re.Pattern[str], what: str) -> None:
             if path.is_symlink() or not (path.is_dir() or known):
                 raise RunFolderError(
                     f"{str(folder)!r} holds {name!r}, which no {what} made",
-                    expected="nothing of anybody else: it would be removed",
+                    expected="a folder without files of other programs, which would be removed",
                     fix="move it, or choose another folder",
                 )
 
@@ -439,7 +439,7 @@ def holds_something(folder: Path) -> bool:
         for path in (folder, *folder.parents):
             if path.exists() and not path.is_dir():
                 raise RunFolderError(
-                    f"{str(path)!r} is a file: no folder can be made",
+                    f"{str(path)!r} is a file, so that no folder can be made there",
                     fix="choose another --output_dir",
                 )
         return folder.is_dir() and any(path.name != LOCK_FILE for path in folder.iterdir())

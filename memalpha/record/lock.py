@@ -83,7 +83,7 @@ class FolderLock:
         return RunFolderError(
             f"{who} writes to {str(self.folder)!r}",
             expected="one command at a time",
-            fix="wait until it ends, stop it, or choose another --output_dir",
+            fix="wait until that command ends, stop it, or choose another --output_dir",
         )
 
 

@@ -225,6 +225,6 @@ def check_shape(
         where = ".".join(map(str, wrong["loc"]))
         raise error_kind(
             f"{place} is damaged: {where or 'it'}: {wrong['msg']}",
-            expected="what memalpha wrote there",
-            fix="put the file back from a copy",
+            expected="the file as memalpha wrote it",
+            fix="restore the file from a copy",
         ) from error

@@ -103,8 +103,8 @@ def difference(first: Scores, second: Scores) -> Estimate:
     unpaired = set(names) ^ set(_instances(second))
     if unpaired:
         raise InputError(
-            f"{len(unpaired)} instances are scored in one system and not in the other: "
-            f"{_some(unpaired)}",
+            f"{len(unpaired)} instances have a score in only one of the two "
+            f"systems: {_some(unpaired)}",
         )
     if set(first) != set(second) and len(first) > 1 < len(second):
         first = {"mean": _over_seeds(first, names)}
@@ -127,7 +127,7 @@ def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
     ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them.
     """
     if not parts:
-        raise InputError("a mean over no sets", expected="at least one set")
+        raise InputError("there are no sets to take a mean of", expected="at least one set")
     if len(parts) == 1:
         return parts[0]
     mean = sum(part.mean for part in parts) / len(parts)

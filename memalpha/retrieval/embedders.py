@@ -207,7 +207,7 @@ def _open_embedder(name: str) -> Embedder:
         return open_model(folder, folder.resolve().name)
     if HUB_NAME.fullmatch(name):
         return open_model(fetch_model(name, choices), name.partition("@")[0])
-    raise InputError(f"no embedder {name!r}", expected=choices)
+    raise InputError(f"there is no embedder {name!r}", expected=choices)
 
 
 def embed_queries(embedder: Embedder, queries: Sequence[str]) -> Vectors:

@@ -108,9 +108,9 @@ class EndpointEmbedder:
         for row in rows:
             if len(row) != self.dimension:
                 raise ServiceError(
-                    f"{self._client.describe(_ROUTE)} gave a vector of {len(row)} numbers, and"
-                    f" others of {self.dimension}",
-                    fix="let the server serve one model under this name, and start again",
+                    f"{self._client.describe(_ROUTE)} gave a vector of {len(row)} numbers, "
+                    f"but others of {self.dimension}",
+                    fix="serve a single model under this name, and start again",
                 )
         return np.array(rows, dtype=np.float32)
 

@@ -49,8 +49,8 @@ def open_model(folder: Path, name: str) -> Embedder:
     if (folder / "modules.json").is_file():
         return SentenceTransformersEmbedder(folder, name)
     raise InputError(
-        f"{name!r} is no model of embeddings",
-        expected="modules.json of sentence-transformers, or config.json of model2vec",
+        f"{name!r} is not a model of embeddings",
+        expected="a folder with modules.json of sentence-transformers or config.json of model2vec",
     )
 
 
@@ -192,5 +192,5 @@ def _loading(name: str) -> Iterator[None]:
     except Exception as error:  # the libraries' errors have no common base
         raise InputError(
             f"the embedder {name!r} cannot be loaded: {type(error).__name__}: {error}",
-            expected="a whole model",
+            expected="a complete model",
         ) from error

@@ -155,7 +155,7 @@ class RankedSearch(ABC):
         unknown = [name for name in names if name not in self.sections]
         if unknown:
             raise InputError(
-                f"sections: {unknown}",
+                f"the sections {unknown} are unknown",
                 expected=f"list sections of the schema: {', '.join(self.sections)}",
             )
         memory = self.view()

@@ -46,7 +46,7 @@ class TwoLayerRetriever(RankedSearch):
         self._cursor: int | None = None  # of the memory's changes; None until the first search
         if self.config.retrieval != "lexical" and embedder is None:
             raise InputError(
-                f"retrieval mode {self.config.retrieval} without an embedder",
+                f"the retrieval mode {self.config.retrieval} needs an embedder",
                 expected="embedder=make_embedder(name)",
             )
 

@@ -24,7 +24,7 @@ def unit_vector(vector: ArrayLike, dimension: int) -> Vectors:
     values = np.asarray(vector, dtype=np.float64)
     if values.shape != (dimension,) or not np.isfinite(values).all():
         raise InputError(
-            f"a vector of shape {values.shape}",
+            f"a vector has the shape {values.shape}",
             expected=f"{dimension} finite numbers",
         )
     length = np.linalg.norm(values)

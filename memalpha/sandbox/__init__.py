@@ -49,7 +49,7 @@ def check_patterns(patterns: Sequence[str], names: Sequence[str], where: str) ->
         raise InputError(
             f"a regular expression of {where} cannot be used: "
             f"{_TOO_MUCH if wrong is None else wrong}",
-            expected="names of layers, or an expression that is matched at once",
+            expected="names of layers, or an expression that can be matched fast",
         )
 
 

@@ -39,7 +39,8 @@ class Tail:
             more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
             raise JournalDamagedError(
                 f"{self.database.name}, {self.name}: {'; '.join(faults[:_SHOWN])}{more}",
-                fix="bring a backup back; a store of a later version needs that version",
+                fix="restore a backup; if a later version of memalpha wrote the store, use "
+                "that version",
             )
         self.head = head
         return records

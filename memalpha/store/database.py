@@ -44,7 +44,7 @@ _PAGE = 8192  # bytes; a third of a page of 4096 would be empty beside a text of
 _POSTGRES_LOCK = 0x6D656D616C706861  # advisory lock id of this application
 _AT_ONCE = 500  # records that are named in one statement
 _RIGHTS = "check the rights of the files and of their folder"
-_RESCUE = "bring a backup back"
+_RESCUE = "restore a backup"
 _Codes = tuple[int | str, ...]
 # SQLite's codes and PostgreSQL's states; error, message and advice. Any other error of SQLite is
 # damage.
@@ -72,7 +72,7 @@ _ERRORS: tuple[tuple[_Codes, type[JournalError], str, str], ...] = (
         (sqlite3.SQLITE_NOTADB,),
         JournalDamagedError,
         "is no store, or its head is damaged ({cause})",
-        "name another file",
+        "give another file",
     ),
     (("XX001", "XX002"), JournalDamagedError, "is damaged ({cause})", _RESCUE),
 )
@@ -129,12 +129,12 @@ def connect(url: str, wait: float = 30.0) -> Database:
         address = sa.make_url(url)
     except (ArgumentError, ValueError) as error:  # its message may hold the password
         raise InputError(
-            f"a store at {url.split('://')[0]}://..., which is no address",
+            f"the address of the store, {url.split('://')[0]}://..., cannot be read",
             expected="postgresql://user:password@host:port/database",
         ) from error
     if "@" in (address.host or ""):
         raise InputError(  # the end of a password would be taken for a server
-            f"a store at {shown_address(url)!r}",
+            f"the address of the store, {shown_address(url)!r}, cannot be read",
             expected="a password whose special characters are percent-encoded: %40 for @, %2F "
             "for /",
         )
@@ -144,7 +144,7 @@ def connect(url: str, wait: float = 30.0) -> Database:
         case "sqlite":
             return Sqlite(address.database or IN_MEMORY, wait)
     raise InputError(
-        f"a store at {shown_address(url)!r}",
+        f"the address of the store, {shown_address(url)!r}, cannot be read",
         expected="a path, sqlite:///path, postgresql://user@host/database or :memory:",
     )
 
@@ -263,8 +263,8 @@ class Database(ABC):
         """
         if self._connection is not None:
             raise JournalError(
-                "a write inside a write of the same journal",
-                fix="finish the first block before the next",
+                "a write was begun inside another write of the same journal",
+                fix="end the first block before the next begins",
             )
         with self._session(*self._write):
             yield
@@ -284,7 +284,7 @@ class Database(ABC):
             return self._damaged(text)
         return JournalError(
             f"{self.name} cannot be reached ({text})",
-            fix="check server and address; the next call connects again",
+            fix="check the server and the address; the next call connects again",
         )
 
     def rows(self, ns: str, after: int = 0, most: int | None = None) -> list[Record]:
@@ -399,9 +399,9 @@ class Database(ABC):
                 self.execute(update(STATE).where(STATE.c.scrub == erasures).values(scrub=0))
         except JournalError as error:
             raise type(error)(
-                f"{self.name}: erased from the log, but old bytes are still in the files: "
-                f"{error.what}",
-                fix="make room and close other readers; the store tries again by itself",
+                f"{self.name}: the records are erased from the log, but their bytes are "
+                f"still in the files: {error.what}",
+                fix="free disk space and close other readers; the store tries again by itself",
             ) from error
         finally:
             self._wait(usual)
@@ -452,7 +452,7 @@ class Sqlite(Database):
                 raise JournalError(f"{path} cannot be used: {error}", fix=_RIGHTS) from error
             except (OSError, ValueError) as error:
                 raise InputError(
-                    f"a store at {path!r}: {error}",
+                    f"the store at {path!r} cannot be used: {error}",
                     expected="the name of a file in a folder that exists",
                 ) from error
         self._address = sa.URL.create("sqlite", database=str(self.path or IN_MEMORY))
@@ -516,8 +516,8 @@ class Sqlite(Database):
     def _check_kind(self, connection: Any) -> None:
         if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
             raise JournalDamagedError(
-                f"{self.name} is a SQLite database but no journal of memalpha",
-                fix="name another file",
+                f"{self.name} is a SQLite database, but not a store of memalpha",
+                fix="give another file",
             )
 
     @contextmanager
@@ -553,7 +553,9 @@ class Sqlite(Database):
         for statement in (checkpoint, "VACUUM", checkpoint):
             rows = self.execute(statement)
             if rows and rows[0][0]:
-                raise JournalBusyError(f"{self.name}: readers keep the old write-ahead file in use")
+                raise JournalBusyError(
+                    f"{self.name}: open readers keep the old write-ahead file in use"
+                )
 
 
 class Postgres(Database):
@@ -580,6 +582,6 @@ class Postgres(Database):
 
     def _rewrite(self) -> None:
         if self.execute(_OLDER_SNAPSHOTS)[0][0]:
-            raise JournalBusyError(f"{self.name}: readers that began before still see old rows")
+            raise JournalBusyError(f"{self.name}: readers that are still open see the erased rows")
         for table in _METADATA.sorted_tables:
             self.execute(f"VACUUM FULL {table.name}")

@@ -225,10 +225,11 @@ class DurableMemory:
             self._start("")
             assert registration is not None
             raise InputError(
-                f"namespace {self.namespace} was begun with the schema "
-                f"{_shape_text(registration.read(Registration).shape)}, "
-                f"not {_shape_text(shape(self.schema))}",
-                fix="an agent of that schema, or another namespace; of an import: --schema",
+                f"the namespace {self.namespace} has the schema "
+                f"{_shape_text(registration.read(Registration).shape)}, not "
+                f"{_shape_text(shape(self.schema))}",
+                fix="take an agent with that schema or another namespace, or give --schema "
+                "to an import",
             )
         if any(record.kind == RecordKind.FORGET for record in records):
             begun = self._begun, self._adopts
@@ -323,7 +324,7 @@ class DurableMemory:
                 events.pop()
         elif not 0 <= at <= len(events):
             raise InputError(
-                f"operation {at}",
+                f"there is no operation {at}",
                 expected=f"a number from 0 to {len(events)}, the last operation of this namespace",
             )
         else:
@@ -353,12 +354,13 @@ class DurableMemory:
             events = self._events()
             if seq not in range(1, len(events) + 1):
                 raise InputError(
-                    f"operation {seq!r} cannot be undone",
+                    f"the operation {seq!r} cannot be undone",
                     expected=f"the number of an operation, up to {len(events)}",
                 )
             if events[seq - 1].kind == RecordKind.READ:
                 raise InputError(
-                    f"operation {seq} cannot be undone: it only says what an import has read",
+                    f"the operation {seq} cannot be undone, since it only records the texts "
+                    "that an import has read",
                     expected="the number of an operation that wrote an entry or a line",
                 )
             first = len(events) + 1
@@ -404,8 +406,8 @@ class DurableMemory:
             missing = sorted(ids.difference(event.entry for event in there))
             if missing:
                 raise InputError(
-                    f"nothing of an entry {', '.join(map(repr, missing))} is left in "
-                    f"{self.namespace}",
+                    f"the namespace {self.namespace} has no entry or line "
+                    f"{', '.join(map(repr, missing))}",
                     expected="the id of an entry or line",
                 )
             contents = texts_of(there, ids)
@@ -453,8 +455,8 @@ def _check(record: Record, chunk: int | None, *, again: bool) -> None:
         events_of([record])
     except JournalDamagedError as error:
         raise InputError(
-            f"this cannot be stored: {error.what}",
-            expected="Unicode text, chunks from 0 to 2**63 - 1",
+            f"the operation cannot be stored: {error.what}",
+            expected="Unicode text, and a chunk number from 0 to 2**63 - 1",
         ) from error
 
 

@@ -39,8 +39,10 @@ from memalpha.store.records import (
 )
 from memalpha.types import JsonObject
 
-_OTHER = "chats and memories of other systems: memalpha import FILE --store STORE --user NAME"
-_UNEDITED = "what export wrote, edited by nobody"
+_OTHER = (
+    "import chats and memories of other systems with memalpha import FILE --store STORE --user NAME"
+)
+_UNEDITED = "the file as export wrote it, without edits"
 _FORMAT = {"format": "memalpha-journal", "version": 2}
 _READ = (_FORMAT, {**_FORMAT, "version": 1})  # which had no records of lines
 
@@ -96,7 +98,7 @@ def export_journal(journal: Journal, path: str | Path, namespace: Namespace | No
             flush(temporary)
     except (OSError, ValueError) as error:
         raise JournalError(
-            f"{path} could not be written: {error}", fix="make room, or name another place"
+            f"{path} could not be written: {error}", fix="free disk space, or give another path"
         ) from error
     return operations
 
@@ -166,19 +168,19 @@ def _begin(journal: Journal, line: _Begin, where: str, last: int) -> None:
     try:
         name = line.namespace
         if shape(schema_of(line.shape)) != line.shape:
-            raise InputError(f"{line.shape} is no shape of a schema")
+            raise InputError(f"{line.shape} does not describe a schema")
     except MemAlphaError as error:
         raise InputError(f"{where}: {error.what}", expected=_UNEDITED) from error
     receipt = journal.forgotten.get(line.begin)
     if receipt:
         raise ForgottenError(
-            f"{where}: namespace {line.begin} was forgotten here at {receipt.time}"
+            f"{where}: the namespace {line.begin} was forgotten in this store at {receipt.time}"
         )
     if name in journal.registered or line.begin in _alive(journal):
         raise InputError(
-            f"{where}: the namespace {name} is there already",
-            expected="a store without it",
-            fix="forget it first",
+            f"{where}: the namespace {name} exists already in this store",
+            expected="a store without this namespace",
+            fix="forget the namespace first",
         )
     body = {**asdict(name), "schema": line.shape, "imported": last}
     journal.register(RecordKind.BEGIN, line.begin, line.time, body=body)
@@ -192,9 +194,9 @@ def _take_receipt(journal: Journal, ns: str, where: str) -> None:
     name = _alive(journal).get(ns)
     if name:
         raise InputError(
-            f"{where}: the namespace {name} was forgotten where this export comes from, "
-            "and is alive here",
-            fix="forget it here first",
+            f"{where}: the namespace {name} was forgotten in the store of this "
+            "export, but exists in this store",
+            fix="forget the namespace in this store first",
         )
     if ns not in journal.forgotten:
         journal.register(RecordKind.FORGET, ns, note="{}")
@@ -219,13 +221,14 @@ def read_export(path: Path) -> list[tuple[str, JsonObject]]:
         ) from error
     if not lines or lines[0][1] not in _READ:
         raise InputError(
-            f"{path} is no export of a journal",
+            f"{path} is not an export of a store",
             expected=f"a first line {json.dumps(_FORMAT)}",
             fix=_OTHER,
         )
     if lines[-1][1] != {"end": len(lines) - 1}:
         raise InputError(
-            f"{path} was cut: it ends at line {len(lines)} without saying so",
-            expected="a whole export",
+            f"{path} was cut off: it ends at line {len(lines)} without the line "
+            "that closes an export",
+            expected="a complete export",
         )
     return lines[1:-1]

@@ -73,7 +73,9 @@ def schema_of(shape: Any) -> MemorySchema:
         )
         return MemorySchema(str(shape["name"]), sections)
     except (TypeError, ValueError, KeyError) as error:
-        raise JournalDamagedError(f"{str(shape)[:200]!r} is recorded as a schema") from error
+        raise JournalDamagedError(
+            f"{str(shape)[:200]!r} is recorded as a schema, but is none"
+        ) from error
 
 
 def events_of(records: Iterable[Record], states: Iterable[Entry] = ()) -> list[Event]:
@@ -204,20 +206,21 @@ def before_of(history: Sequence[Event], memory: Memory, seq: int) -> Entry | Non
     earlier = [event for event in history[: seq - 1] if event.entry == target.entry]
     later = [event for event in history[seq:] if event.entry == target.entry]
     if target.forgotten or any(event.kind == RecordKind.FORGET for event in later):
-        raise ForgottenError(f"operation {seq} was forgotten: forgetting wins over undo")
+        raise ForgottenError(f"the operation {seq} was forgotten, and an undo cannot bring it back")
     if later and later[-1].after != target.after:
         raise JournalConflictError(
-            f"entry {target.entry} was written by operation {later[-1].seq} after operation {seq}",
-            fix=f"undo {later[-1].seq} first",
+            f"the entry {target.entry} was written again by operation "
+            f"{later[-1].seq}, after operation {seq}",
+            fix=f"undo operation {later[-1].seq} first",
         )
     if earlier and earlier[-1].forgotten and earlier[-1].kind != RecordKind.FORGET:
         raise ForgottenError(
-            f"what was before operation {seq} was forgotten: forgetting wins over undo"
+            f"the state in front of operation {seq} was forgotten, and an undo cannot bring it back"
         )
     for other in memory if target.before else ():
         if other.id != target.entry and _SAYS(other) == _SAYS(target.before):
             raise JournalConflictError(
-                f"entry {other.id} says by now what entry {target.entry} said"
+                f"the entry {other.id} has the text that entry {target.entry} would have again"
             )
     return target.before
 

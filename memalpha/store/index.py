@@ -128,7 +128,7 @@ class StoredSearch(RankedSearch):
             return JournalBusyError(what, fix="try again")
         return JournalError(
             f"the index {self._file.path} could not be written or read: {error}",
-            fix="make room on the disk, check the rights of the file, or remove it",
+            fix="free disk space, check the rights of the file, or remove it",
         )
 
     def view(self) -> StoredMemory:

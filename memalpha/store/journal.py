@@ -108,13 +108,13 @@ class Journal(AbstractContextManager["Journal"]):
         """
         if key is not None and (not isinstance(key, bytes) or not key):
             raise InputError(
-                f"a key of type {type(key).__name__}",
-                expected="bytes, not empty, or None for a store without a key",
+                f"the key is of type {type(key).__name__}, or empty",
+                expected="bytes that are not empty, or None for a store without a key",
             )
         if not 0 <= wait <= _LONGEST_WAIT:
             raise InputError(
-                f"a wait of {wait!r} s",
-                expected=f"seconds, 0 to {_LONGEST_WAIT:,}",
+                f"the time to wait is {wait!r} seconds",
+                expected=f"a number of seconds from 0 to {_LONGEST_WAIT:,}",
             )
         return cls(connect(str(url), wait), key)
 
@@ -216,8 +216,8 @@ class Journal(AbstractContextManager["Journal"]):
         """Return the record of a namespace; InputError if it does not exist."""
         if namespace not in self.registered:
             raise InputError(
-                f"no namespace {namespace}",
-                fix="memalpha journal namespaces STORE lists them",
+                f"there is no namespace {namespace}",
+                fix="list them with memalpha journal namespaces STORE",
             )
         return self.registered[namespace]
 

@@ -53,8 +53,8 @@ class Namespace:
             fits = isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()
             if not fits or name != name.strip():
                 raise InputError(
-                    f"{part} of a namespace is {name!r}",
-                    expected="1 to 200 printable characters, no spaces around",
+                    f"the {part} of a namespace is {name!r}",
+                    expected="1 to 200 printable characters, without spaces at the ends",
                 )
 
     def __str__(self) -> str:
@@ -420,7 +420,7 @@ def check_record(record: Record, before: Head, key: bytes | None, name: str) -> 
     problem = fault(record, before, key)
     if problem:
         raise JournalDamagedError(
-            f"{name}: operation {record.seq} {problem}", fix="bring a backup back"
+            f"{name}: operation {record.seq} {problem}", fix="restore a backup"
         )
 
 

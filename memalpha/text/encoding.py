@@ -137,9 +137,9 @@ def _first_with(
     error = outcomes[-1].error
     raise InputError(
         f"{who} {f'fails: {error}' if error else 'drops or changes the first message'}",
-        expected="a template that renders the content of system and user messages, by itself and "
-        "at once",
-        fix="save another one as chat_template.jinja in the model's folder",
+        expected="a template that renders the content of system and user messages "
+        "without other files and fast",
+        fix="save another template as chat_template.jinja in the model's folder",
     )
 
 
@@ -159,7 +159,7 @@ def _render(
         raise InputError(
             f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",
             expected="an instruction-tuned model",
-            fix="set tokenizer.chat_template and save it",
+            fix="set tokenizer.chat_template and save the tokenizer",
         )
     if not hasattr(tokenizer, "get_chat_template"):  # it stands for a server's
         return tuple(Rendering(str(tokenizer.apply_chat_template(chat)), "") for chat in chats)

@@ -50,7 +50,9 @@ def check_time(time: Any, what: str = "the time") -> str:
     """Return a time in ISO 8601; InputError, naming ``what``, if ``moment`` does not read it."""
     if not isinstance(time, str) or moment(time) is None:
         raise InputError(
-            f"{what} is {time!r:.60}", expected=ISO_8601, fix="write it so, or leave it out"
+            f"{what} is {time!r:.60}",
+            expected=ISO_8601,
+            fix="write the time in this form, or leave it out",
         )
     return time
 
@@ -67,9 +69,10 @@ def check_said(time: str | None, now: datetime, what: str = "the time") -> None:
     """
     if is_to_come(time, now):
         raise InputError(
-            f"{what} is {time!r:.60}, and it is {now.isoformat(timespec='minutes')}",
-            expected="a time that has come, or is less than a day away",
-            fix="write when it was said, or leave it out",
+            f"{what} is {time!r:.60}, which lies in the future: the clock shows "
+            f"{now.isoformat(timespec='minutes')}",
+            expected="a time in the past, or less than a day ahead",
+            fix="give the time at which it was said, or leave it out",
         )
 
 

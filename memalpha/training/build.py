@@ -78,22 +78,22 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
         )
     if training and run.warm_start_steps and run.adapter:
         raise InputError(
-            f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which "
-            "would not be used",
-            expected="one of the two",
-            fix="memalpha warmup --adapter goes on from an adapter",
+            f"warm_start_steps is {run.warm_start_steps}, but the adapter "
+            f"{run.adapter!r} is given, which would not be used",
+            expected="only one of the two",
+            fix="continue from an adapter with memalpha warmup --adapter",
         )
     train = load_data(run.train_data, run.train_options, seed) if training else []
     held_out = load_data(run.eval_data, run.eval_options, seed) if run.eval_data else []
     validation, held_out = split_held_out(run, held_out)
     if run.validation_instances and arguments.trl_arguments.eval_strategy == "no":
         raise InputError(
-            "validation_instances without eval_strategy",
+            "validation_instances is given without an eval_strategy",
             expected="eval_strategy: steps",
         )
     if arguments.trl_arguments.eval_strategy != "no" and not held_out:
         raise InputError(
-            "eval_strategy is 'steps', and there are no held-out instances",
+            "eval_strategy is 'steps', but there are no held-out instances",
             fix="add --eval_data",
         )
     set_seed(seed)  # new adapters are equal on every rank; FSDP2 does not copy them from rank 0
@@ -132,12 +132,13 @@ def check_notation(policy: str, agent: AgentStep) -> None:
     same = same and MemorySchema.load(saved.schema) == agent.schema
     if saved.codec != agent.config.codec or not same:
         raise InputError(
-            f"{policy!r} was trained with schema {Path(saved.schema).name!r} and codec "
-            f"{saved.codec!r}, and the run has {Path(agent.config.schema).name!r} and "
-            f"{agent.config.codec!r}",
-            expected="the same: it would write what is not read",
-            fix=f"--schema {Path(saved.schema).name} --codec {saved.codec}, or teach the other by "
-            "memalpha warmup --adapter",
+            f"{policy!r} was trained with schema {Path(saved.schema).name!r} and "
+            f"codec {saved.codec!r}, but the run has "
+            f"{Path(agent.config.schema).name!r} and {agent.config.codec!r}",
+            expected="the same schema and codec, since the policy would write calls that "
+            "nobody reads",
+            fix=f"give --schema {Path(saved.schema).name} --codec {saved.codec}, or "
+            "teach the others with memalpha warmup --adapter",
         )
 
 
@@ -161,7 +162,7 @@ def make_scorer(
     reader = make_training_reader(run, agent, model, agent.encoder.tokenizer)
     if arguments.reward.graded_accuracy and opens_thinking(agent.encoder.tokenizer):
         raise InputError(
-            "graded_accuracy with a model that thinks before it answers",
+            "graded_accuracy cannot be used with a model that thinks before it answers",
             expected="a model whose chat template opens no thinking",
         )
     if (
@@ -170,8 +171,9 @@ def make_scorer(
         and not reader.grades
     ):
         raise InputError(
-            f"graded_accuracy with the {type(reader).__name__.lower()} {run.reader_adapter!r}",
-            expected="a reader that answers at once",
+            "graded_accuracy cannot be used with the "
+            f"{type(reader).__name__.lower()} {run.reader_adapter!r}",
+            expected="a reader that answers without a search",
         )
     judge = judges.EndpointAnswerJudge(run.judge_client()) if run.has_judge else None
     grade = None
@@ -365,12 +367,12 @@ def make_judge(
             raise InputError(
                 f"two instances with different facts are called {instance.id!r}",
                 expected="ids that are unique over training and held-out data",
-                fix="prepare with another seed",
+                fix="prepare one of them with another seed",
             )
     bare = [instance.id for instance in instances if not instance.facts]
     if bare and run.content_judge == "facts":
         raise InputError(
-            f"content_judge is 'facts', and instance {bare[:1]} has no annotated facts",
+            f"content_judge is 'facts', but instance {bare[:1]} has no annotated facts",
             expected="generated data with annotations",
             fix="set content_judge: auto, or grounded",
         )

@@ -110,9 +110,9 @@ def _explaining(checkpoint: object) -> Iterator[None]:
         name = Path(str(checkpoint)).name
         raise RunFolderError(
             f"{name} cannot be loaded: {type(error).__name__}: {error}",
-            expected="what this run and these versions of the libraries wrote",
-            fix=f"remove {checkpoint} and resume from the one before, or train anew with "
-            "--overwrite",
+            expected="a checkpoint that this run wrote with these versions of the libraries",
+            fix=f"remove {checkpoint} and resume from an earlier one, or train again "
+            "with --overwrite",
         ) from error
 
 
@@ -121,8 +121,9 @@ def check_weights(pending: Sequence[UpdateBatch], weighs: bool, name: str) -> No
     without = any(row.weight is None for batch in pending for row in batch.rows)
     if weighs and without:
         raise RunFolderError(
-            f"{name} stands amid rollouts that were drawn without importance weights",
-            expected="the generator that drew them; it may change after the draw's last step",
+            f"{name} lies within a draw of rollouts without importance weights",
+            expected="the generator that drew them, which may change only after the last "
+            "step of the draw",
         )
 
 
@@ -212,8 +213,8 @@ class WholeCheckpoints(WithoutArguments):
             reason = find_damage(path)
             if reason:
                 raise RunFolderError(
-                    f"{path.name}, the best one, cannot be loaded: {reason}",
-                    expected="it as it was saved",
+                    f"the best checkpoint, {path.name}, cannot be loaded: {reason}",
+                    expected="the checkpoint as it was saved",
                 )
             self.state.best_model_checkpoint = str(path)
             self._load_best_model()
@@ -249,8 +250,8 @@ class WholeCheckpoints(WithoutArguments):
             raise TrainingAborted(
                 f"{name} could not be saved, with {free} MiB free in {run}: {error}\n"
                 f"  kept: {whole or 'no checkpoint'}",
-                fix="make room (save_total_limit keeps fewer checkpoints), then go on with "
-                "--resume",
+                fix="free disk space (a lower save_total_limit keeps fewer checkpoints), "
+                "then continue with --resume",
             ) from error
         finally:
             self._saving_to = None

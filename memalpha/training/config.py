@@ -253,20 +253,20 @@ class PolicyOptions(Options):
         other = f"the adapter {self.adapter!r}" if self.adapter else "load_in_4bit"
         if self.full_finetuning and (self.adapter or self.load_in_4bit):
             raise InputError(
-                f"full_finetuning with {other}",
-                expected="one of the two",
+                f"full_finetuning cannot be combined with {other}",
+                expected="only one of the two",
             )
         if self.full_finetuning and self.dtype not in ("float32", "auto"):
             raise InputError(
-                f"full_finetuning with dtype {self.dtype}",
-                expected="float32: a step of 1e-6 is lost in the rounding of a weight of 16 bits",
-                fix="set bf16: true, which computes in bfloat16 only",
+                f"full_finetuning cannot be used with dtype {self.dtype}",
+                expected="float32, since a step of 1e-6 is lost in the rounding of a 16-bit weight",
+                fix="set bf16: true, which computes in bfloat16 and keeps the weights in float32",
             )
         wrong = NOT_INIT & self.model_init_kwargs.keys()
         if wrong:
             raise InputError(
                 f"model_init_kwargs holds {', '.join(sorted(wrong))}",
-                expected="the options dtype and load_in_4bit",
+                expected="the options dtype and load_in_4bit instead",
             )
         if self.load_in_4bit and not find_spec("bitsandbytes"):
             raise InputError(
@@ -386,23 +386,23 @@ class RunOptions(PolicyOptions, EndpointOptions):
         self._check_generator()
         if (self.rollout_cut or self.rollout_coverage < 1) and not self.rollout_chunks:
             raise InputError(
-                "rollout_cut or rollout_coverage without rollout_chunks",
-                expected="how many chunks a rollout reads",
+                "rollout_cut or rollout_coverage is given without rollout_chunks",
+                expected="rollout_chunks, the number of chunks that a rollout reads",
             )
         if self.staleness and self.reader == "base":
             raise InputError(
-                f"reader 'base' with staleness {self.staleness}",
-                expected="another reader: the policy cannot draw and answer at once",
+                f"reader 'base' cannot be used with staleness {self.staleness}",
+                expected="another reader, since the policy cannot draw and answer at the same time",
             )
         if (self.reader == "trained") is not bool(self.reader_adapter):
             raise InputError(
-                f"reader {self.reader} with reader_adapter {self.reader_adapter!r}",
-                expected="reader: trained, and the folder of a reader",
+                f"reader is {self.reader}, but reader_adapter is {self.reader_adapter!r}",
+                expected="reader: trained together with the folder of a reader",
             )
         if self.writer and self.role == WRITER:
             raise InputError(
-                f"writer {self.writer!r} with role {self.role}",
-                expected="another role, which asks about the memories of a writer",
+                f"writer is {self.writer!r}, but role is {self.role}",
+                expected="another role, which is asked about the memories of a writer",
             )
         if self.reader == "endpoint":
             self.reader_client()
@@ -413,24 +413,25 @@ class RunOptions(PolicyOptions, EndpointOptions):
         vllm = self.generator == "vllm"
         if self.vllm_urls and not vllm:
             raise InputError(
-                f"vllm_urls with generator {self.generator}",
+                f"vllm_urls is given, but generator is {self.generator}",
                 expected="generator: vllm",
             )
         if vllm and self.full_finetuning:
             raise InputError(
-                "full_finetuning with generator vllm",
+                "full_finetuning cannot be combined with generator vllm",
                 expected="an adapter, which vLLM can load",
             )
         if vllm and not self.vllm_urls:
             if self.load_in_4bit:
                 raise InputError(
-                    "load_in_4bit with vLLM in this process, which would hold another base",
-                    expected="vllm_urls, or generator: transformers",
+                    "load_in_4bit cannot be used with vLLM in this process, which would "
+                    "hold a second base",
+                    expected="servers in vllm_urls, or generator: transformers",
                 )
             if not find_spec("vllm"):
                 raise InputError(
-                    "generator vllm needs vLLM, which is not installed",
-                    expected="it, or vllm_urls",
+                    "generator vllm needs the package vLLM, which is not installed",
+                    expected="an installed vLLM, or servers in vllm_urls",
                     fix="pip install 'memalpha[vllm]'",
                 )
 
@@ -504,7 +505,7 @@ class TrainerOptions(Options):
                 expected="at least 1 step, or -1 for as many as num_train_epochs says",
             )
         if self.bf16 and self.fp16:
-            raise InputError("bf16 and fp16", expected="one of the two")
+            raise InputError("both bf16 and fp16 are set", expected="only one of the two")
         for name in self.trl:
             own = "the option of this name" if name in names(type(self)) else ""
             expected = own or REFUSED.get(name, "")
@@ -514,7 +515,7 @@ class TrainerOptions(Options):
             if name in ("tensorboard", "wandb", "trackio") and not find_spec(name):
                 raise InputError(
                     f"report_to names {name}, which is not installed",
-                    fix=f"pip install {name}, or report_to: none",
+                    fix=f"pip install {name}, or set report_to: none",
                 )
 
     def passed_on(self, kind: type, more: JsonMapping) -> Any:
@@ -523,9 +524,8 @@ class TrainerOptions(Options):
             check_name(name, [kind], "trl")
             if name not in PASSED_ON:
                 raise InputError(
-                    f"trl holds {name}, which this version does not know",
-                    expected=f"one that acts here: "
-                    f"{', '.join(sorted(PASSED_ON & set(names(kind))))}",
+                    f"trl holds {name}, which has no effect in this version",
+                    expected=f"one of {', '.join(sorted(PASSED_ON & set(names(kind))))}",
                 )
         own = {name: getattr(self, name) for name in names(type(self)) if name != "trl"}
         fixed = {"disable_tqdm": True, "ddp_find_unused_parameters": False}
@@ -549,7 +549,7 @@ def clear_options() -> Iterator[None]:
         raise
     except ImportError as error:  # such as vLLM, or the package of an optimizer
         raise InputError(
-            f"an option needs a package that is not there: {error}", fix="install it"
+            f"an option needs a package that is not installed: {error}", fix="install the package"
         ) from error
     except ValueError as error:
         raise InputError(
@@ -641,29 +641,32 @@ class GRPOOptions(TrainerOptions):
         rollouts = self.per_device_train_batch_size * self.steps_per_generation
         if rollouts % self.num_generations:
             raise InputError(
-                f"num_generations is {self.num_generations} of {rollouts} rollouts of a process",
-                expected="per_device_train_batch_size x steps_per_generation a multiple of it",
+                f"num_generations is {self.num_generations}, which does not divide the "
+                f"{rollouts} rollouts of a process",
+                expected="a product per_device_train_batch_size x steps_per_generation that is "
+                "a multiple of num_generations",
             )
         if "use_bias_correction_kl" in self.trl and not self.beta:
             raise InputError(
-                "trl holds use_bias_correction_kl, with beta 0",
-                expected="a beta above 0: without one there is no KL term",
+                "trl holds use_bias_correction_kl, but beta is 0",
+                expected="a beta above 0, since there is no KL term without it",
             )
         if "delta" in self.trl and self.loss_type == "cispo":
             raise InputError(
-                "trl holds delta, with loss_type cispo",
-                expected="epsilon_high, the bound of cispo",
+                "trl holds delta, but loss_type is cispo",
+                expected="epsilon_high, which is the bound of cispo",
             )
         if self.loss_type == "cispo" and not (self.epsilon_high and self.epsilon_high >= 1):
             raise InputError(
-                f"epsilon_high is {self.epsilon_high} with loss_type cispo",
-                expected="such as 5.0 (ScaleRL): cispo clips the ratio at it, not at 1 more",
+                f"epsilon_high is {self.epsilon_high}, but loss_type is cispo",
+                expected="a number such as 5.0 (ScaleRL), since cispo clips the ratio at this "
+                "number, not at 1 plus it",
             )
         if self.load_best_model_at_end and self.save_steps != self.eval_steps:
             raise InputError(
-                f"load_best_model_at_end: save_steps {self.save_steps}, eval_steps "
-                f"{self.eval_steps}",
-                expected="the same number: the best step needs a checkpoint",
+                f"load_best_model_at_end is set, but save_steps is {self.save_steps} "
+                f"and eval_steps is {self.eval_steps}",
+                expected="the same number for both, since the best step needs a checkpoint",
             )
 
     def arguments(self, **more: Any) -> GRPOConfig:
@@ -698,8 +701,8 @@ def check_together(run: RunOptions, reward: RewardConfig, trainer: GRPOOptions) 
     make_role(run.role).check(run, reward)
     if reward.graded_accuracy and run.reader not in ("base", "trained"):
         raise InputError(
-            f"graded_accuracy with reader {run.reader}",
-            expected="reader base or trained, whose model says how probable an answer is",
+            f"graded_accuracy cannot be used with reader {run.reader}",
+            expected="reader base or trained, whose model gives the probability of an answer",
         )
 
 

@@ -97,7 +97,8 @@ def demonstrate(
             failures = [result.message for result in results if not result.ok]
             if failures:
                 raise InputError(
-                    f"the teacher's call fails on {instance.id}: {', '.join(failures[:1])}",
+                    f"the teacher's call fails on instance {instance.id}: "
+                    f"{', '.join(failures[:1])}",
                     expected="calls that succeed",
                 )
             yield CompletionRow(prompt.ids, completion, prompt.shared), operations

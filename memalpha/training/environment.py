@@ -46,20 +46,21 @@ class MemoryEnvironment:
         seed = arguments.trl_arguments.seed
         if run.reader == "base" or run.question_share < 1:
             raise InputError(
-                f"reader {run.reader!r}, question_share {run.question_share} "
-                "in an environment for another trainer",
-                expected="reader recall, trained or endpoint, question_share 1",
+                f"an environment for another trainer cannot have reader {run.reader!r} "
+                f"and question_share {run.question_share}",
+                expected="reader recall, trained or endpoint, and question_share 1",
             )
         if run.role != WRITER:
             raise InputError(
-                f"role {run.role} in an environment for another trainer",
+                f"an environment for another trainer cannot have role {run.role}",
                 expected=f"role {WRITER}",
             )
         if make_credit(run.credit).needs_trainer:
             others = [name for name in credit_names() if not make_credit(name).needs_trainer]
             raise InputError(
-                f"credit {run.credit} in an environment for another trainer",
-                expected=f"{one_of(others)}: the other trainer draws and has the loss",
+                f"an environment for another trainer cannot have credit {run.credit}",
+                expected=f"{one_of(others)}, since the other trainer draws the rollouts and "
+                "computes the loss",
             )
         tokenizer = load_tokenizer(run.model, run.model_init_kwargs.get("revision", "main"))
         self.agent = AgentStep(arguments.agent, tokenizer)

@@ -71,7 +71,7 @@ class PackedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             prepare_policy(self.accelerator.unwrap_model(self.ref_model))
         if self.aux_loss_enabled:
             raise InputError(
-                "router_aux_loss_coef of a mixture of experts",
+                "router_aux_loss_coef is set for a mixture of experts",
                 expected="0",
                 fix="set router_aux_loss_coef: 0",
             )
@@ -130,9 +130,9 @@ class PackedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         mean = statistics[f"{GAP}/mean"]
         if is_first and isinstance(self.generator, AdapterEngine) and mean > MOST_APART:
             raise InputError(
-                f"log-probabilities of vLLM differ from the policy's by {mean:.2f}",
+                f"the log-probabilities of vLLM differ from the policy's by {mean:.2f} on average",
                 expected=f"at most {MOST_APART}",
-                fix="serve the base model that is trained",
+                fix="let vLLM serve the base model that is trained",
             )
 
     def _logps(

@@ -25,12 +25,12 @@ def check_types(dtype: str, training: TrainingArguments) -> None:
     computes = training.mixed_precision
     if dtype == "float16" and computes != "fp16":
         raise InputError(
-            "dtype is float16 without fp16",
-            expected="fp16: true, which scales the loss: small gradients of float16 are 0",
+            "dtype is float16, but fp16 is not set",
+            expected="fp16: true, which scales the loss, since small gradients become 0 in float16",
         )
     if dtype == "bfloat16" and computes == "fp16":
         raise InputError(
-            "dtype is bfloat16 with fp16",
+            "dtype is bfloat16, but fp16 is set",
             expected="dtype: float16 with fp16: true, or dtype: bfloat16 with bf16: true",
         )
 
@@ -42,8 +42,8 @@ def check_scaler(accelerator: Accelerator) -> None:
     sharded = getattr(accelerator.state, "fsdp_plugin", None) is not None
     if accelerator.mixed_precision == "fp16" and (sharded or accelerator.scaler is None):
         raise InputError(
-            "fp16 on a CPU, with DeepSpeed or with FSDP",
-            expected="one GPU, or DDP: only there is the loss scaled",
+            "fp16 is set on a CPU, with DeepSpeed or with FSDP",
+            expected="one GPU, or several with DDP, since the loss is scaled only there",
             fix="set bf16: true, or leave fp16 out",
         )
 

@@ -192,8 +192,8 @@ def fit(run: Run) -> int:
     if stop.stopped and step < trainer.state.max_steps:
         raise TrainingStopped(
             f"stopped after step {step} of {trainer.state.max_steps}, saved as "
-            f"{run.folder.path / f'checkpoint-{step}'}\n"
-            "  to go on: the same command with --resume",
+            f"run.folder.path / f'checkpoint-{step}'\n  to continue: run the same "
+            "command with --resume",
         )
     return trainer.load_best() if run.arguments.trainer.load_best_model_at_end else step
 
@@ -339,15 +339,15 @@ def build_trainer(
         if not trl_arguments.push_to_hub:
             raise
         raise InputError(
-            f"push_to_hub: no repository can be made: {error}",
-            fix="log in (hf auth login), or leave push_to_hub out",
+            f"push_to_hub is set, but no repository can be made: {error}",
+            fix="log in with hf auth login, or leave push_to_hub out",
         ) from error
     if trl_arguments.load_best_model_at_end and (
         trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
     ):
         raise InputError(
-            "load_best_model_at_end with FSDP or DeepSpeed",
-            expected="false: weights that are sharded hang when loaded",
+            "load_best_model_at_end cannot be used with FSDP or DeepSpeed",
+            expected="false, since loading hangs when the weights are sharded",
         )
     check_sharding(
         sharding_of(trainer.accelerator),
@@ -371,8 +371,8 @@ def open_folder(arguments: TrainArguments, parts: RunComponents, dtype: str) -> 
             done = max(map(checkpoint_step, checkpoints_in(path)), default=0)
             if 0 < trainer_options.max_steps < done:
                 raise RunFolderError(
-                    f"max_steps is {trainer_options.max_steps}, and the run has a checkpoint of "
-                    f"step {done}",
+                    f"max_steps is {trainer_options.max_steps}, but the run has a "
+                    f"checkpoint of step {done}",
                     expected=f"{done} or more",
                 )
         rollouts = trainer_options.per_device_train_batch_size * state.num_processes
@@ -395,10 +395,10 @@ def check_options_of_then(folder: RunFolder) -> None:
     for name, instead in REPLACED_OPTIONS.items():
         if name in folder.config:
             raise RunFolderError(
-                f"{str(folder.path)!r} was begun with {name}: {folder.config.get(name)}, an option "
-                "that is gone",
+                f"{str(folder.path)!r} was begun with the option {name}: "
+                f"{folder.config.get(name)}, which this version does not have",
                 expected=instead,
-                fix="train anew, or go on with the version that began it",
+                fix="train again, or continue with the version that began the run",
             )
 
 
@@ -439,11 +439,11 @@ def last_checkpoint(folder: RunFolder, report: EventReport) -> Path | None:
         newest[0], damaged = newest_whole(checkpoints_in(folder.path))
         if damaged and not newest[0]:
             raise RunFolderError(
-                f"{str(folder.path)!r} has no checkpoint to go on from: "
+                f"{str(folder.path)!r} has no checkpoint from which it can continue: "
                 + "; ".join(f"{name}: {reason}" for name, reason in damaged.items()),
-                expected="one whole checkpoint",
-                fix="put one back from a copy; to begin again with step 1, give --overwrite in "
-                "place of --resume",
+                expected="one complete checkpoint",
+                fix="restore one from a copy, or start again at step 1 with --overwrite "
+                "instead of --resume",
             )
         folder.drop_after(checkpoint_step(newest[0]) if newest[0] else 0)
         name = newest[0].name if newest[0] else "step 0: no checkpoint was made yet"

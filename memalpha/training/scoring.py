@@ -180,8 +180,8 @@ def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[s
             f"{masked} of {total} rollouts could not be scored, more than max_masked_share = "
             f"{limit}\n"
             f"  first failure: {next(filter(None, errors), unknown)}",
-            fix="see that reader and judge work; raise max_masked_share only if failures are "
-            "expected",
+            fix="check that reader and judge work; raise max_masked_share only if "
+            "failures are expected",
         )
 
 

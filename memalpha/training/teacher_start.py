@@ -29,7 +29,7 @@ def start_from_teacher(
     """
     if chunks and not any(instance.facts for instance in instances):
         raise InputError(
-            f"rollout_chunks is {chunks}, and no instance has annotated facts",
+            f"rollout_chunks is {chunks}, but no instance has annotated facts",
             expected="data with annotated facts, such as synthetic",
         )
     teacher = TeacherConfig((coverage, 1.0), dates=agent.config.show_times)

@@ -210,7 +210,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, PackedGRPOTrainer):
             raise TrainingAborted(
                 f"step {step}: loss or gradient is not finite{at_scale}, {self.skipped_in_a_row} "
                 f"steps in a row (max_skipped_steps = {most})",
-                fix="lower learning_rate or max_grad_norm, and see the rewards in trajectories/",
+                fix="lower learning_rate or max_grad_norm, and look at the rewards in "
+                "trajectories/",
             )
         return not skip
 
@@ -354,7 +355,8 @@ def finite_gradients(model: torch.nn.Module) -> bool:
         norm = norm_of()
         if norm is None:
             raise InputError(
-                "DeepSpeed computes no gradient norm", expected="ZeRO stage 1, 2 or 3 with its norm"
+                "DeepSpeed computes no gradient norm",
+                expected="ZeRO stage 1, 2 or 3, which computes it",
             )
         return 0 <= float(norm) < math.inf
     largest = []
@@ -379,7 +381,7 @@ def explain_out_of_memory(rows: int) -> Iterator[None]:
         if rows > 1:
             advice = f"lower rows_per_forward (now {rows})"
         raise TrainingAborted(
-            f"out of memory in the update, with rows_per_forward = {rows}: "
-            f"{str(error).splitlines()[0]}",
-            fix=f"{advice}; on a GPU also bf16 or gradient_checkpointing",
+            "the memory is not enough for the update with rows_per_forward = "
+            f"{rows}: {str(error).splitlines()[0]}",
+            fix=f"{advice}; on a GPU bf16 or gradient_checkpointing also help",
         ) from error

@@ -122,12 +122,13 @@ class WarmupOptions(PolicyOptions):
         if not self.data:
             raise InputError(
                 "data is empty",
-                expected="a prepared folder, a file of instances, or the name of a generated one",
+                expected="a prepared folder, a file of instances, or the name of a generated "
+                "source",
             )
         if self.teaches != "policy" and self.rollout_chunks:
             raise InputError(
-                f"rollout_chunks with teaches: {self.teaches}",
-                fix="leave it out",
+                f"rollout_chunks cannot be used with teaches: {self.teaches}",
+                fix="leave rollout_chunks out",
             )
 
 
@@ -199,8 +200,8 @@ def _train(arguments: WarmupRunOptions, target: Path, report: EventReport) -> No
     longest = max(len((*row.prompt_ids, *row.completion_ids)) for row in demonstrations)
     if positions and longest > positions:
         raise InputError(
-            f"a demonstration has {longest} tokens, prompt and completion together, and the model "
-            f"takes {positions}"
+            f"a demonstration has {longest} tokens, prompt and completion together, "
+            f"but the model takes {positions}"
             + (" (its window)" if positions == window_of(model.config) else ""),
             fix="lower view_tokens, or prepare the data with shorter chunks",
         )
@@ -223,7 +224,7 @@ def _train(arguments: WarmupRunOptions, target: Path, report: EventReport) -> No
     trained = [each for each in model.parameters() if each.requires_grad and not is_apart(each)]
     if not all(each.isfinite().all() for each in trained):
         raise TrainingAborted(
-            f"weights are not finite after step {trainer.state.global_step} of the warm start",
+            f"the weights are not finite after step {trainer.state.global_step} of the warm start",
             fix="lower learning_rate",
         )
     name_base(model, warmup.model)
@@ -248,7 +249,7 @@ def _train(arguments: WarmupRunOptions, target: Path, report: EventReport) -> No
 def _check_place(target: Path, warmup: WarmupOptions) -> None:
     if Path(warmup.model).is_dir() and target.resolve() == Path(warmup.model).resolve():
         raise RunFolderError(
-            f"output_dir {str(target)!r} is the base model's folder",
+            f"output_dir is {str(target)!r}, the folder of the base model",
             expected="another folder",
         )
     if holds_something(target):
@@ -257,7 +258,7 @@ def _check_place(target: Path, warmup: WarmupOptions) -> None:
         if not (ours and warmup.overwrite):
             raise RunFolderError(
                 f"{str(target)!r} exists already" + ("" if ours else " and holds no warm start"),
-                expected="a new folder or a warm start's",
+                expected="a new folder, or the folder of a warm start",
                 fix="add --overwrite" if ours else "choose another --output_dir",
             )
         reads = {

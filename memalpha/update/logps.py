@@ -347,7 +347,7 @@ def _by_prefix(rows: Sequence[CompletionRow]) -> dict[tuple[int, ...], list[int]
     for i, row in enumerate(rows):
         if not row.prompt_ids[:1] or not 0 <= row.shared <= len(row.prompt_ids):
             raise InputError(
-                f"a row with {len(row.prompt_ids)} prompt ids of which {row.shared} are shared"
+                f"a row has {len(row.prompt_ids)} prompt ids, of which {row.shared} are shared"
             )
         members.setdefault(tuple(row.prompt_ids[: row.shared]), []).append(i)
     return members

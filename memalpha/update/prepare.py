@@ -94,13 +94,14 @@ def freeze_lower_layers(model: Any, top: int) -> None:
     if not 0 < top <= count:
         raise InputError(
             f"train_layers is {top}",
-            expected=f"from 1 to {count}, the model's layers (0 = all)",
+            expected=f"a number from 1 to {count}, the layers of the model, or 0 for all",
         )
     known = any(".layers." in name for name, _ in model.named_parameters())
     if not known:
         raise InputError(
-            f"train_layers is {top}, and no layer of {type(base_model(model)).__name__} is known",
-            expected="0: all layers",
+            f"train_layers is {top}, but the layers of "
+            f"{type(base_model(model)).__name__} are unknown",
+            expected="0, which trains all layers",
         )
     for name, parameter in model.named_parameters():
         _, is_layer, place = name.partition(".layers.")
@@ -112,7 +113,7 @@ def compile_layers(base: Any) -> None:
     """Let a transformers model compute packed rows by compiled layers."""
     if base.config.model_type not in PLAIN_MODELS:
         raise InputError(
-            f"compile: true with a model of type {base.config.model_type!r}",
+            f"compile is true, but the model is of type {base.config.model_type!r}",
             expected=f"one of {', '.join(PLAIN_MODELS)}",
             fix="set compile: false",
         )

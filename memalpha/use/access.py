@@ -93,7 +93,7 @@ class ServeConfig(Options):
             if not _is_host(name):
                 raise InputError(
                     f"allow_host holds {name!r}",
-                    expected="the name of a host, without scheme and port",
+                    expected="the name of a host without scheme and port",
                 )
         for origin in self.allow_origin:
             if not _ORIGIN.fullmatch(origin):
@@ -181,11 +181,11 @@ class Grant(Options):
         if not self.name.strip() or not self.name.isprintable():
             raise InputError(
                 f"the name of a token is {self.name!r}",
-                expected="who will use it, in printable characters",
+                expected="the name of the caller in printable characters",
             )
         if self.any_user is (self.user is not None):
             raise InputError(
-                f"{self.name!r} does not say whose memory it reaches",
+                f"the token {self.name!r} does not say whose memory it reaches",
                 expected="a user, or any_user: true",
             )
         parts = (self.user, self.agent, self.session)
@@ -236,15 +236,15 @@ class Callers:
         grants = [] if isinstance(known, Grant) else known
         if not grants and self.local is None:
             raise InputError(
-                "no token",
+                "the tokens file holds no token",
                 expected="at least one",
-                fix="memalpha token NAME --user USER makes one",
+                fix="make one with memalpha token NAME --user USER",
             )
         names = {value for grant in grants for value in (grant.sha256, grant.name)}
         if len(names) < 2 * len(grants):
             raise InputError(
-                "a token or its name stands there twice",
-                expected="a token and a name of its own for each line",
+                "a token or a name stands in the tokens file twice",
+                expected="a different token and name on each line",
             )
         self._tokens = [(bytes.fromhex(grant.sha256), grant) for grant in grants]
 
@@ -257,13 +257,14 @@ class Callers:
             blank = not isinstance(row, dict) or None in row.values()  # never taken for "any"
             if blank or not row.get("sha256"):
                 raise InputError(
-                    f"token {at} of {path} has a blank value or no sha256, or there is no list",
+                    f"token {at} of {path} has a blank value or no sha256, or the file has "
+                    "no list of tokens",
                     expected="a list `tokens` of {name, sha256, user}, each optionally with agent "
                     "and session, or any_user: true",
                 )
             if not _SHA256.fullmatch(str(row["sha256"])):
                 raise InputError(
-                    f"the sha256 of token {at} of {path} is none",
+                    f"the sha256 of token {at} of {path} is not a SHA-256",
                     expected="64 characters of 0-9 and a-f, as memalpha token prints it",
                 )
         return cls(

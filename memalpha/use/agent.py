@@ -449,7 +449,7 @@ class MemoryAgent(MemoryStore):
             texts = cut_text(text, limit, count) if count(text) > limit else [text]
             chunks = [(Chunk(piece, time), None) for piece in texts if piece.strip()]
         if not chunks:
-            raise InputError("a text without a word", expected="something to read")
+            raise InputError("the text has no word", expected="a text with at least one word")
         for chunk, _ in chunks:
             self.step.check_chunk(chunk, "a text")
             check_said(chunk.time, self.journal.clock(), "the time of a text")
@@ -496,7 +496,8 @@ class MemoryAgent(MemoryStore):
                         index, prompt, completion, outcome, memory.tokens, len(memory)
                     )
         raise JournalBusyError(
-            f"namespace {whose} was written {_TRIES} times while a text was read", fix="try again"
+            f"the namespace {whose} was written {_TRIES} times while a text was read",
+            fix="try again",
         )
 
     def drop_caches(self) -> None:

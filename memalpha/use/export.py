@@ -74,7 +74,7 @@ def export(
         adapter_keys(source)
     elif not any(source.glob("*.safetensors")):
         raise InputError(
-            f"{source} has no weights",
+            f"{source} has no weights that can be read",
             expected="a whole model with *.safetensors beside its config.json",
         )
     facts = RunFacts.of(source)
@@ -123,7 +123,7 @@ def _merge(source: Path, base: str, config: AgentConfig, draft: Path) -> None:
     if not difference <= _TOLERANCE * float(wanted.abs().max()):
         raise MemAlphaError(
             f"the merged model differs from base and adapter by {difference:.3g} logits",
-            fix="export the adapter without --merge",
+            fix="leave --merge out, which exports the adapter alone",
         )
     merged.to(torch.float32).save_pretrained(draft)
     policy.tokenizer.save_pretrained(draft)

@@ -62,7 +62,10 @@ class Guards:
         entries = find_plugins(DETECTORS_GROUP) if names else {}
         unknown = set(names) - set(entries)
         if unknown:
-            raise InputError(f"guards {sorted(unknown)}", expected=f"some of {', '.join(entries)}")
+            raise InputError(
+                f"the guards {sorted(unknown)} are unknown",
+                expected=f"some of {', '.join(entries)}",
+            )
         names_of: dict[str, list[str]] = defaultdict(list)  # detectors of one function: one guard
         for name in names:
             names_of[entries[name].value].append(name)

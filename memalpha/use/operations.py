@@ -236,7 +236,11 @@ def problem_of(error: Exception) -> Problem:
         notes,
         exc_info=None if isinstance(error, MemAlphaError) else error,
     )
-    return Problem(status, told + notes, fix="try again; if it stays, the server's log says why")
+    return Problem(
+        status,
+        told + notes,
+        fix="try again; if the error remains, the server's log gives the reason",
+    )
 
 
 def invalid(error: Any, expected: str) -> Problem:

@@ -72,7 +72,7 @@ def build_routes(
     if given:
         names = ", ".join(sorted(kind.__name__ for kind in given))
         raise InputError(
-            f"{names}: options of routes that are not installed",
-            expected="options of installed routes (entry points memalpha.routes)",
+            f"the options {names} belong to routes that are not installed",
+            expected="options of installed routes (entry points of memalpha.routes)",
         )
     return built

@@ -103,7 +103,7 @@ class Gate:
         if self.active >= self._config.max_requests:
             raise Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                f"{self.active} requests are under way",
+                f"the server is busy with {self.active} requests",
                 fix="try again later",
             )
         self.active += 1
@@ -128,7 +128,7 @@ class Gate:
             if begun:
                 raise
             raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE, "the server stops", fix="try again later"
+                HTTPStatus.SERVICE_UNAVAILABLE, "the server is stopping", fix="try again later"
             ) from None
 
     def _end(self, task: asyncio.Future[None]) -> None:
@@ -150,13 +150,13 @@ class Gate:
             raise Problem(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 f"this server is not {host!r}",
-                fix="--allow-host NAME",
+                fix="start the server with --allow-host NAME",
             )
         if origin is not None and not self._config.knows_origin(origin):
             raise Problem(
                 HTTPStatus.FORBIDDEN,
-                f"pages of {origin!r} may not call this",
-                fix="--allow-origin ORIGIN",
+                f"pages of {origin!r} may not call this server",
+                fix="start the server with --allow-origin ORIGIN",
             )
 
     async def _body(self, scope: Scope, receive: Receive, most: int) -> bytes:
@@ -232,9 +232,9 @@ def check_reach(config: ServeConfig, callers: Callers) -> None:
     """Raise InputError if others could reach a server without a token."""
     if not config.loopback and callers.local is not None:
         raise InputError(
-            f"a server at {config.host} that anybody on the network could use",
-            expected="tokens, off loopback",
-            fix="--tokens FILE, or --host 127.0.0.1",
+            f"a server at {config.host} without tokens could be used by anybody on the network",
+            expected="tokens, unless the server listens to this machine alone",
+            fix="give --tokens FILE, or --host 127.0.0.1",
         )
 
 
@@ -289,9 +289,9 @@ def serve_http(
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
         raise InputError(
-            f"{config.host}:{config.port} cannot be listened at: {error.strerror}",
+            f"the server cannot listen at {config.host}:{config.port}: {error.strerror}",
             expected="a free port of this machine",
-            fix="--port 0",
+            fix="give --port 0, which takes a free port",
         ) from error
     host = f"[{config.host}]" if is_ipv6 else config.host
     url = f"http://{host}:{sock.getsockname()[1]}"

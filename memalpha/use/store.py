@@ -350,8 +350,8 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
         whose = Namespace(name) if isinstance(name, str) else name or self._default
         if not isinstance(whose, Namespace):
             raise InputError(
-                "no namespace" if name is None else f"namespace {name!r}",
-                expected="Namespace(user, agent, session), or the user's name",
+                "no namespace is given" if name is None else f"the namespace is {name!r}",
+                expected="Namespace(user, agent, session), or the name of the user",
             )
         return whose
 

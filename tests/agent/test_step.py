@@ -312,7 +312,7 @@ def test_the_bound_is_reached_and_a_model_made_for_less_is_refused():
     model = SimpleNamespace(max_position_embeddings=bound + 40)
     check_context(agent, SimpleNamespace(get_text_config=lambda: model))
     model.max_position_embeddings -= 1
-    with pytest.raises(InputError, match=f"have {bound + 40} tokens, and the model takes"):
+    with pytest.raises(InputError, match=f"have {bound + 40} tokens together, but the model takes"):
         check_context(agent, SimpleNamespace(get_text_config=lambda: model))
 
 

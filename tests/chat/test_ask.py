@@ -24,7 +24,7 @@ def test_what_was_said_is_found_without_a_model(tmp_path, capsys):
         "   > User: I live in Oslo.",
     ]
     assert run(["ask", "What is my cat called?", *who[:3], "you"]) == 1
-    assert "no namespace you/default/default" in capsys.readouterr().err
+    assert "there is no namespace you/default/default" in capsys.readouterr().err
 
 
 def test_a_mistake_is_told_and_no_store_is_made(tmp_path, capsys):

@@ -99,7 +99,7 @@ def test_undo_takes_back_the_last_message_then_the_one_before(said, tmp_path):
     assert lines[-4:-1] == [
         "  taken back: = 1 User: I live in Oslo (was: User: I now live in Rome)",
         "  taken back: - 1 User: I live in Oslo",
-        "error: nothing was remembered in this conversation that is not taken back",
+        "error: this conversation has no change that is left to undo",
     ]
     assert stored(tmp_path)[0] == []
     assert said("/undo 4")[0] == "  taken back: + 1 User: I live in Oslo"
@@ -108,9 +108,15 @@ def test_undo_takes_back_the_last_message_then_the_one_before(said, tmp_path):
 
 def test_forgetting_asks_first(said, tmp_path):
     lines = said("the code is quagga", "/forget 1", "/forget 1 yes", "what code?", "/forget 9 yes")
-    assert lines[1:3] == ["error: forgetting cannot be undone", "  expected: /forget 1 yes"]
+    assert lines[1:3] == [
+        "error: forgetting cannot be undone, so it must be confirmed",
+        "  expected: /forget 1 yes",
+    ]
     assert lines[3] == "  forgotten for good: entry 1, 1 records erased"
-    assert lines[4] == "I do not know." and "error: nothing of an entry '9'" in lines[6]
+    assert (
+        lines[4] == "I do not know."
+        and "error: the namespace marta/default/default has no entry or line '9'" in lines[6]
+    )
     assert all(b"quagga" not in path.read_bytes() for path in tmp_path.iterdir())
 
 
@@ -153,7 +159,7 @@ def test_an_export_that_is_piped_in_is_not_learnt(said, tmp_path):
             said(line, "I live in Oslo")
     lines = said("I live in Oslo", '{"role": "user"}', '[[Oslo]] is "home", he said', "/quit")
     assert [line for line in lines if line.startswith("error")] == [
-        "error: this is a line of JSON, as of an export of chats: it was not learnt"
+        "error: this line is JSON, as in an export of chats, and was not stored"
     ]
     assert stored(tmp_path)[0] == ["User: I live in Oslo", 'User: [[Oslo]] is "home", he said']
 

@@ -94,11 +94,11 @@ CASES = {
             *("evaluate", "--model", "nano", "--sets", "[toy]", "--output_dir", str(t / "run")),
             *("--systems", "[{kind: agent, adapter: []}]"),
         ],
-        "adapter of 'agent' is []",
+        "adapter of 'agent' is an empty list",
     ),
     "seed of a source": (
         lambda t: train(t, "--train_options", "{n: 8, seed: x}"),
-        "seed of source 'toy' is 'x'",
+        "the seed of source 'toy' is 'x'",
     ),
     "optimizer without its package": (
         lambda t: train(t, "--trl", "{optim: lomo}"),
@@ -122,7 +122,7 @@ CASES = {
     ),
     "model for an adapter": (
         lambda t: train(t, *LORA, "--adapter", folder_of_model(t)),
-        "is a whole model and no adapter",
+        "holds a whole model and no adapter",
     ),
     "missing config": (lambda t: ["train", "--config", str(t / "none.yaml")], "none.yaml"),
     "unknown option": (
@@ -155,7 +155,7 @@ CASES = {
     ),
     "loss that is not checked": (lambda t: train(t, "--loss_type", "bnpo"), "bnpo"),
     "unknown source": (lambda t: ["prepare", "squid", "--output", str(t / "o")], "squad"),
-    "train without options": (lambda t: ["train"], "--config FILE"),
+    "train got no options": (lambda t: ["train"], "--config FILE"),
     "name too long to chat": (
         lambda t: ["chat", "x" * 300, "--store", "x.db", "--user", "marta"],
         "File name too long",
@@ -168,7 +168,7 @@ CASES = {
     "endpoint without model": (lambda t: ["chat", *AT, "--user", "marta"], "model is ''"),
     "endpoint and reader": (
         lambda t: ["serve", *AT, "--model", "m", "--reader", "x"],
-        "a reader beside an endpoint",
+        "both a reader and an endpoint are given",
     ),
     "name too long to export to": (
         lambda t: ["export", ".", "--output", "x" * 300],

@@ -118,17 +118,17 @@ def test_verify_says_whole_then_damaged(ask, store):
 
 WRONG = [
     ("history none.db -n marta", "no store at 'none.db'"),
-    ("history STORE -n nobody", "no namespace nobody"),
+    ("history STORE -n nobody", "there is no namespace nobody"),
     ("history STORE -n " + "[" * 100_000, "namespace '[[["),
     ("history STORE -n marta --entry 99", "entry '99'"),
     ("as-of STORE 99 -n marta", "from 0 to 4"),
     ("as-of STORE 2024-05-01 -n marta", "such as 2024-05-01T00:00:00Z"),
     ("export STORE STORE", "exists"),
-    ("import new.db notes.txt", "what export wrote"),
+    ("import new.db notes.txt", "the file as export wrote it"),
     ("namespaces notes.txt", "notes.txt is no store"),
     ("namespaces empty.db", "no store at 'empty.db'"),
-    ("verify STORE --wait nan", "a wait of nan s"),
-    ("verify postgresql://h:abc/x", "no address"),
+    ("verify STORE --wait nan", "the time to wait is nan"),
+    ("verify postgresql://h:abc/x", "cannot be read"),
 ]
 
 

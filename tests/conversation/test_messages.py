@@ -81,7 +81,7 @@ def test_what_the_user_said_stays_above_what_an_assistant_said_later(tmp_path):
         agent.add([{**user, "content": guess["content"]}], "2024-05-03", namespace="marta")
         best = agent.search("When does my flight to Oslo leave?", namespace="marta")[0].entry
         assert best.content == "User: " + guess["content"]
-        with pytest.raises(InputError, match="without a word"):
+        with pytest.raises(InputError, match="has no word"):
             agent.add([{"role": "system", "content": "Talk."}], namespace="marta")
 
 

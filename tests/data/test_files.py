@@ -93,7 +93,7 @@ def test_places_and_long_fields(tmp_path):
         ("x.jsonl", b"1\n" + b"9" * 5000 + b"\n", r"x\.jsonl line 2 is not JSON"),
         ("x.csv.gz", b"no gzip", r"cannot read .*x\.csv\.gz"),
         ("x.parquet", b"PAR1", r"x\.parquet is not a Parquet file"),
-        ("x.xml", b"<a/>", "of an unknown kind"),
+        ("x.xml", b"<a/>", "the kind of file of"),
     ],
 )
 def test_damage_is_located(tmp_path, name, raw, message):
@@ -124,7 +124,7 @@ def test_numbers_of_classes_are_their_names(tmp_path):
 def test_what_the_hub_cannot_give_is_one_error(tmp_path, monkeypatch, fault):
     monkeypatch.setattr(datasets, "load_dataset", Mock(side_effect=fault))
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"no file owner/name, and split 'train' of that set"):
+    with pytest.raises(InputError, match=r"no file owner/name, and the split 'train' of the set"):
         rows("owner/name")
 
 
@@ -364,7 +364,7 @@ def test_synthetic_is_the_generator_with_the_presets_options():
         ("synthetic", None, {"m": 1}, "no option 'm'"),
         ("toy", "file.json", {}, "source 'toy' is generated and was given 'file.json'"),
         ("squad", None, {}, "source 'squad' reads a file and none was given"),
-        ("squadd", None, {}, "unknown data source 'squadd'"),
+        ("squadd", None, {}, "the data source 'squadd' is unknown"),
     ],
 )
 def test_wrong_names_inputs_and_options(name, path, options, fault):

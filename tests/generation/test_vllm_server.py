@@ -135,7 +135,8 @@ def test_a_server_that_never_lists_the_adapter_is_not_asked_for_ever(
         servers.use("a", tmp_path)
         began = time.monotonic()
         with pytest.raises(
-            ServiceError, match=r"has not answered for 2 s that it holds a: .+\n.*--resume"
+            ServiceError,
+            match=r"has not confirmed for 2 s that it holds the adapter a: .+\n.*--resume",
         ):
             ask()
         assert time.monotonic() - began < 10

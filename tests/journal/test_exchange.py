@@ -36,7 +36,7 @@ def test_export_and_import_lose_nothing(folder, store):
         assert state(copy.memory) == state(durable.memory) and copy.history() == durable.history()
         assert other.verify().ok
         copy.apply(insert("goes on"), BY)
-        with pytest.raises(InputError, match="there already"):
+        with pytest.raises(InputError, match="exists already"):
             import_journal(other, folder / "marta.jsonl")
     first, again = (
         (folder / name).read_text().splitlines() for name in ("all.jsonl", "again.jsonl")
@@ -82,7 +82,7 @@ def test_an_import_erases_nothing_and_brings_nothing_forgotten_back(folder, stor
         export_journal(journal, folder / "second.jsonl")
         with pytest.raises(
             InputError,
-            match=r"line 4: the namespace marta/default/default was forgotten .* is alive here",
+            match=r"line 4: the namespace marta/default/default was forgotten .* exists in this store",
         ):
             import_journal(other, folder / "second.jsonl")
         assert other.namespaces() == (MARTA,) and other.verify().ok

@@ -380,7 +380,7 @@ def test_the_command_line_makes_it_anew_and_an_import_writes_it(tmp_path, capsys
     assert "its index was made anew" in capsys.readouterr().out
     assert made.stat().st_ino != at or time.time() - made.stat().st_mtime < 60
     assert run(["journal", "reindex", store, "-n", "nobody"]) == 1
-    assert "no namespace nobody" in capsys.readouterr().err
+    assert "there is no namespace nobody" in capsys.readouterr().err
 
 
 class Watched(Named):

@@ -143,9 +143,9 @@ def test_a_memory_of_lines_alone_takes_the_schema_of_its_first_entry(folder):
         assert written.apply(entry, BY, chunk=2).changed
         assert journal.schema(MARTA).name == "facts"
         assert [each.content for each in written.memory] == ["Marta lives in Oslo"]
-        with pytest.raises(InputError, match="was begun with the schema"):
+        with pytest.raises(InputError, match="has the schema"):
             _ = read.memory
-        with pytest.raises(InputError, match="was begun with the schema"):
+        with pytest.raises(InputError, match="has the schema"):
             journal.memory(MARTA, core).apply(line, BY)
         assert journal.memory(MARTA, facts).as_of(2).entries(ARCHIVE.name)
         assert journal.verify().ok
@@ -169,7 +169,7 @@ def test_of_two_that_have_read_lines_alone_the_first_to_write_an_entry_decides(f
         assert len(second.memory) == 0
         first.apply(insert("Marta lives in Oslo"), BY)
         for section in core.lists:
-            with pytest.raises(InputError, match="was begun with the schema"):
+            with pytest.raises(InputError, match="has the schema"):
                 second.apply(Operation(OperationKind.INSERT, section.name, "tea"), BY)
         assert journal.schema(MARTA).name == "facts" and journal.verify().ok
         assert [entry.content for entry in first.memory] == ["Marta lives in Oslo"]

@@ -221,7 +221,7 @@ def test_what_is_done_is_not_done_again_and_more_may_be_added(options, tmp_path)
 def test_other_options_are_refused_unless_it_is_to_start_anew(changes, said, options, tmp_path):
     folder = tmp_path / "run"
     outcome(options, folder, *CHEAP)
-    with pytest.raises(RunFolderError, match=rf"was begun otherwise: .*{said}"):
+    with pytest.raises(RunFolderError, match=rf"was begun with other options or data: .*{said}"):
         outcome(options, folder, *CHEAP, *changes)
     assert len(untimed(folder)) == 6
     anew = outcome(options, folder, *CHEAP, *changes, "--overwrite", "true").results
@@ -265,7 +265,7 @@ def test_a_model_that_was_trained_whole_is_measured_with_its_own_settings(tmp_pa
     assert [row["name"] for row in config["systems"]] == ["run"]
     assert {line["system"] for line in untimed(tmp_path / "measured")} == {"run"}
     assert run(["evaluate", "--trained", str(model), "--model", "nano", *words]) == 1
-    assert "which is a whole model" in capsys.readouterr().err
+    assert "is a whole model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("damaged", ['{"sets": [1]}', "[]"])
@@ -541,7 +541,7 @@ def test_the_resolved_configuration_reads_back_as_itself(tmp_path):
 
 
 WRONG = [
-    ({"systems": ["rag"]}, "unknown kind of system 'rag'"),
+    ({"systems": ["rag"]}, "the kind of system 'rag' is unknown"),
     ({"systems": ["gold", "gold"]}, "two systems are called 'gold'"),
     ({"systems": [{"kind": "gold", "sets": ["squad"]}]}, "sets of 'gold' name 'squad'"),
     (

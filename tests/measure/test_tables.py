@@ -406,7 +406,7 @@ def test_a_system_with_one_seed_is_paired_with_every_seed():
 
 
 def test_what_cannot_be_paired_is_refused_by_name():
-    with pytest.raises(InputError, match="in one system and not in the other: c, d"):
+    with pytest.raises(InputError, match="in only one of the two systems: c, d"):
         difference(scores([1, 0, 1]), {0: {"a": 1.0, "b": 1.0, "d": 0.0}})
     with pytest.raises(InputError, match=r"2 instances have no score .*: b, c"):
         difference(scores([1, 0, 1]), scores([1, math.nan, math.nan]))

@@ -180,7 +180,7 @@ def test_what_is_no_tool_is_refused():
         ),
         (
             ["own_tool:knows"],
-            "is no tool: TypeError: its signature is .*-> memalpha.types.Operation",
+            "cannot be a tool: TypeError: its signature is .*-> memalpha.types.Operation",
         ),
         (["own_tool:link", "own_tool:link"], r"names tools twice: \['link'\]"),
     ):

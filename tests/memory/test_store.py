@@ -345,7 +345,7 @@ def test_going_back_frees_no_id_and_numbers_of_changes_grow_on():
 @pytest.mark.parametrize(
     ("snapshot", "message"),
     [
-        (Snapshot("other", (), 1), "snapshot of schema 'other'"),
+        (Snapshot("other", (), 1), "snapshot has the schema 'other'"),
         (Snapshot("test", (Entry("1", "gone", "a"),), 2), r"sections \['gone'\]"),
         (
             Snapshot("test", (Entry("1", "events", "a"), Entry("1", "events", "b")), 2),

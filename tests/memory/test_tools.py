@@ -210,7 +210,7 @@ def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path, text, message):
 
 
 def test_a_name_that_is_nothing_is_refused_with_the_presets():
-    with pytest.raises(InputError, match=r"^no memory schema 'nowhere'(.|\n)*mem_alpha"):
+    with pytest.raises(InputError, match=r"^there is no memory schema 'nowhere'(.|\n)*mem_alpha"):
         MemorySchema.load("nowhere")
 
 

@@ -254,8 +254,8 @@ def test_the_extra_of_a_missing_library_is_named(tmp_path, monkeypatch, library,
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({}, "is no model of embeddings"),
-        ({"config.json": '{"model_type": "llama"}'}, "is no model of embeddings"),
+        ({}, "is not a model of embeddings"),
+        ({"config.json": '{"model_type": "llama"}'}, "is not a model of embeddings"),
         ({"config.json": "["}, "config.json"),
     ],
 )
@@ -626,7 +626,7 @@ def test_vectors_of_another_length_are_one_error_at_once(server):
     embedder = make_quick(server)
     server.bodies.clear()
     server.script = [Fault(200, embeddings([1.0, 2.0, 3.0], [1.0, 2.0]))]
-    with pytest.raises(ServiceError, match=r"'m'\) gave a vector of 2 numbers, and others of 3"):
+    with pytest.raises(ServiceError, match=r"'m'\) gave a vector of 2 numbers, but others of 3"):
         embedder.embed(["a", "b"])
     assert len(server.bodies) == 1
 

@@ -252,7 +252,7 @@ def test_a_server_that_stays_away_ends_the_run_which_goes_on_with_resume(server,
     helper.start()
     assert train(tmp_path / "run", server, "--vllm_wait", "3", "--max_steps", "30") == 1
     helper.join()
-    assert "has not answered for 3 s" in capsys.readouterr().err
+    assert "has not confirmed for 3 s" in capsys.readouterr().err
     server.start()
     done = len(metrics(tmp_path / "run"))
     assert train(tmp_path / "run", server, "--resume", "true", "--max_steps", str(done + 2)) == 0

@@ -103,7 +103,9 @@ def test_a_demonstration_that_is_too_long_or_whose_call_fails_is_an_error():
         match=r"a demonstration of x has 6 tokens(.|\n)*at most max_completion_length = 5",
     ):
         list(demonstrate([INSTANCE], make_agent(max_completion_length=5), scripted, END, seed=0))
-    with pytest.raises(InputError, match="the teacher's call fails on x: no entry '9' in facts"):
+    with pytest.raises(
+        InputError, match="the teacher's call fails on instance x: no entry '9' in facts"
+    ):
         list(
             demonstrate(
                 [INSTANCE],
@@ -243,7 +245,7 @@ def test_a_folder_made_again_holds_an_adapter_or_a_model_not_both(tmp_path):
         warm(tmp_path / "out", "--max_steps", "1", "--overwrite", "true", "--full_finetuning", full)
         files = {path.name for path in (tmp_path / "out").iterdir()}
         assert there <= files and not gone & files
-    with pytest.raises(RunFolderError, match="is the base model's folder"):
+    with pytest.raises(RunFolderError, match="the folder of the base model"):
         warm(tmp_path / "out", "--overwrite", "true", "--model", str(tmp_path / "out"))
     assert model <= {path.name for path in (tmp_path / "out").iterdir()}
 
@@ -251,7 +253,7 @@ def test_a_folder_made_again_holds_an_adapter_or_a_model_not_both(tmp_path):
 def test_what_a_warm_start_goes_on_from_is_not_overwritten(tmp_path):
     folder = warm(tmp_path / "warm")
     before = (folder / "adapter_model.safetensors").read_bytes()
-    with pytest.raises(InputError, match=r"adapter .* lies in the run that is to be overwritten"):
+    with pytest.raises(InputError, match=r"adapter .* lies in the run that would be overwritten"):
         warm(folder, "--adapter", str(folder), "--overwrite", "true")
     assert (folder / "adapter_model.safetensors").read_bytes() == before
 
@@ -706,5 +708,5 @@ def test_options_that_no_reader_can_have_are_refused():
     for wrong in ({"reader": "trained"}, {"reader": "recall", "reader_adapter": "somewhere"}):
         with pytest.raises(InputError, match="reader_adapter"):
             RunOptions(**wrong).check()
-    with pytest.raises(InputError, match="rollout_chunks with teaches: reader"):
+    with pytest.raises(InputError, match="rollout_chunks cannot be used with teaches: reader"):
         parse_warmup_arguments(["--teaches", "reader", "--rollout_chunks", "1"])

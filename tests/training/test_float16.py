@@ -218,10 +218,10 @@ def test_a_run_that_takes_float16_computes_in_it(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--fp16", "true"], "fp16 on a CPU"),
-        (["--dtype", "float16"], "dtype is float16 without fp16"),
-        (["--dtype", "float16", "--bf16", "true"], "dtype is float16 without fp16"),
-        (["--dtype", "bfloat16", "--fp16", "true"], "dtype is bfloat16 with fp16"),
+        (["--fp16", "true"], "fp16 is set on a CPU"),
+        (["--dtype", "float16"], "dtype is float16, but fp16 is not set"),
+        (["--dtype", "float16", "--bf16", "true"], "dtype is float16, but fp16 is not set"),
+        (["--dtype", "bfloat16", "--fp16", "true"], "dtype is bfloat16, but fp16 is set"),
         (["--bf16", "true", "--fp16", "true"], "bf16 and fp16"),
     ],
 )
@@ -233,8 +233,8 @@ def test_float16_without_a_scaled_loss_is_refused(tmp_path, capsys, options, sai
 
 def test_a_warm_start_is_refused_alike(tmp_path, capsys):
     assert train(tmp_path / "run", *SHORT, "--fp16", "true") == 1
-    assert "fp16 on a CPU" in capsys.readouterr().err
-    with pytest.raises(InputError, match="fp16 on a CPU"):
+    assert "fp16 is set on a CPU" in capsys.readouterr().err
+    with pytest.raises(InputError, match="fp16 is set on a CPU"):
         make_trainer(Case(), tmp_path, fp16=True)
 
 

@@ -60,10 +60,10 @@ def lora_shapes(model):
 @pytest.mark.parametrize(
     ("more", "named"),
     [
-        ({"codec": "hermes"}, "codec 'compact', and the run has 'facts' and 'hermes'"),
+        ({"codec": "hermes"}, "codec 'compact', but the run has 'facts' and 'hermes'"),
         (
             {"schema": "small_core"},
-            "schema 'facts' and codec 'compact', and the run has 'small_core'",
+            "schema 'facts' and codec 'compact', but the run has 'small_core'",
         ),
         ({"schema": "own.yaml"}, "the run has 'own.yaml'"),
         ({}, ""),
@@ -174,9 +174,9 @@ def test_a_resumed_run_keeps_the_type_and_the_adapter_it_began_with(tmp_path, cp
 def test_4_bits_are_refused_without_their_library_and_for_weights_that_train_or_are_sharded(
     monkeypatch,
 ):
-    with pytest.raises(InputError, match="full_finetuning with load_in_4bit"):
+    with pytest.raises(InputError, match="full_finetuning cannot be combined with load_in_4bit"):
         RunOptions(full_finetuning=True, load_in_4bit=True)
-    with pytest.raises(InputError, match="load_in_4bit with zero3"):
+    with pytest.raises(InputError, match="load_in_4bit cannot be combined with zero3"):
         check_sharding(Sharding.ZERO3, "recall", gathers=True, in_4bit=True)
     monkeypatch.setattr(config, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="pip install bitsandbytes"):
@@ -186,9 +186,15 @@ def test_4_bits_are_refused_without_their_library_and_for_weights_that_train_or_
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"vllm_urls": ["http://a/v1"]}, "vllm_urls with generator transformers"),
-        ({"generator": "vllm", "full_finetuning": True}, "full_finetuning with generator vllm"),
-        ({"generator": "vllm", "load_in_4bit": True}, "load_in_4bit with vLLM in this process"),
+        ({"vllm_urls": ["http://a/v1"]}, "vllm_urls is given, but generator is transformers"),
+        (
+            {"generator": "vllm", "full_finetuning": True},
+            "full_finetuning cannot be combined with generator vllm",
+        ),
+        (
+            {"generator": "vllm", "load_in_4bit": True},
+            "load_in_4bit cannot be used with vLLM in this process",
+        ),
         ({"generator": "vllm"}, r"pip install 'memalpha\[vllm\]'"),
     ],
 )
@@ -285,5 +291,5 @@ def test_a_hub_that_makes_no_repository_is_one_clear_error(tmp_path, monkeypatch
     more = [*SHORT, "--warm_start_steps", "0", "--trl", "{push_to_hub: true}"]
     assert train(tmp_path / "run", *more) == 1
     said = capsys.readouterr().err
-    assert "error: push_to_hub: no repository can be made: no route to the Hub" in said
+    assert "error: push_to_hub is set, but no repository can be made: no route to the Hub" in said
     assert not (tmp_path / "run").exists()

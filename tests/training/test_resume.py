@@ -201,7 +201,10 @@ def test_a_run_with_every_checkpoint_damaged_does_not_begin_again(whole_run, tmp
     before = untimed_metrics(folder)
     assert train(folder, "--resume") == 1
     said = capsys.readouterr().err
-    assert "has no checkpoint to go on from" in said and "--overwrite in place of --resume" in said
+    assert (
+        "has no checkpoint from which it can continue" in said
+        and "--overwrite instead of --resume" in said
+    )
     assert all(f"checkpoint-{step}: optimizer.pt" in said for step in (1, 2, 3, 4))
     assert untimed_metrics(folder) == before and len(list((folder / "trajectories").iterdir())) == 4
 
@@ -275,7 +278,7 @@ def test_rows_without_the_weights_that_another_generator_needs_are_refused():
     zero = torch.zeros(())
     check_weights([UpdateBatch(rows, zero, zero)], False, "checkpoint-3")
     check_weights([UpdateBatch(rows[:1], zero, zero)], True, "checkpoint-3")
-    with pytest.raises(RunFolderError, match="checkpoint-3 stands amid rollouts"):
+    with pytest.raises(RunFolderError, match="checkpoint-3 lies within a draw of rollouts"):
         check_weights([UpdateBatch(rows, zero, zero)], True, "checkpoint-3")
 
 
@@ -365,7 +368,7 @@ def test_a_run_goes_on_and_is_repeated_from_its_own_configuration(whole_run, tmp
         RunFolder(folder).read_lines("held_out/after.jsonl")
     )
     assert train(folder, "--resume", "--max_steps", "3") == 1
-    assert "max_steps is 3, and the run has a checkpoint of step 4" in capsys.readouterr().err
+    assert "max_steps is 3, but the run has a checkpoint of step 4" in capsys.readouterr().err
     assert RunFolder(folder).config["max_steps"] == 4
 
 

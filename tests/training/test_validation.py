@@ -211,7 +211,7 @@ def test_the_first_best_adapter_is_kept_wherever_the_run_lies(
     assert summary(moved) == first and weights(moved / "adapter") == weights(moved / "checkpoint-2")
     shutil.rmtree(moved / "checkpoint-2")
     assert train(moved, *options, "--resume") == 1
-    assert "checkpoint-2, the best one, cannot be loaded" in capsys.readouterr().err
+    assert "the best checkpoint, checkpoint-2, cannot be loaded" in capsys.readouterr().err
 
 
 def test_two_processes_validate_together(tmp_path):
@@ -264,9 +264,9 @@ def test_engines_are_given_the_best_weights_anew(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ([*VALIDATED, "--save_steps", "2"], "save_steps 2, eval_steps 1"),
+        ([*VALIDATED, "--save_steps", "2"], "save_steps is 2 and eval_steps is 1"),
         (["--eval_strategy", "steps", "--eval_data", ""], "there are no held-out instances"),
-        (["--validation_instances", "2"], "without eval_strategy"),
+        (["--validation_instances", "2"], "without an eval_strategy"),
         ([*VALIDATED, "--validation_instances", "64"], "validation_instances is 64"),
         (
             [*VALIDATED, "--metric_for_best_model", "content", "--warm_start_steps", "0"],

@@ -146,7 +146,7 @@ def test_forget_lists_every_other_line_and_entry_with_its_words_and_takes_them_a
             if word.lower() in hit.entry.content.lower()
         }
         assert left and left <= {entry.id for entry in receipt.said_by}
-        with pytest.raises(InputError, match="nothing of an entry 'line-99' is left"):
+        with pytest.raises(InputError, match="has no entry or line 'line-99'"):
             agent.forget(min(left), ["line-99"], namespace="ann")
         first, *others = sorted(left)
         agent.forget(first, others, namespace="ann")

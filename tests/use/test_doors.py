@@ -74,7 +74,7 @@ def test_a_stop_ends_in_its_time_and_says_so_to_who_waits(tmp_path):
         assert time.monotonic() - began < 10
     assert answers[0].status_code == 503
     assert answers[0].headers["Content-Type"] == "application/problem+json"
-    assert answers[0].json()["what"] == "the server stops"
+    assert answers[0].json()["what"] == "the server is stopping"
 
 
 def test_an_unknown_tool_is_a_protocol_error(tmp_path):

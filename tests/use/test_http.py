@@ -102,7 +102,7 @@ def test_a_text_of_nothing_but_what_was_recalled_is_left_out_and_no_failure(mart
     ("method", "path", "body", "status", "says"),
     [
         ("POST", "/v1/add", {"txt": "a"}, 422, "body.txt: Extra inputs are not permitted"),
-        ("POST", "/v1/add", {"text": " \n"}, 400, "without a word"),
+        ("POST", "/v1/add", {"text": " \n"}, 400, "has no word"),
         ("POST", "/v1/add", {"text": "a\ud800"}, 422, "body.text"),
         (
             "POST",
@@ -117,7 +117,7 @@ def test_a_text_of_nothing_but_what_was_recalled_is_left_out_and_no_failure(mart
         ("POST", "/v1/add", {"text": "crash now"}, 500, "the server failed"),
         ("POST", "/v1/undo", {"operation": 1}, 400, "operation 1 cannot be undone"),
         ("POST", "/v1/undo", {"operation": True}, 422, "body.operation"),
-        ("POST", "/v1/forget", {"entry": "1"}, 400, "nothing of an entry '1'"),
+        ("POST", "/v1/forget", {"entry": "1"}, 400, "has no entry or line '1'"),
         ("DELETE", "/v1/memory", None, 400, "no namespace"),
         ("GET", "/v1/history?entyr=1", None, 422, "query.entyr: Extra inputs"),
         ("POST", "/v1/search?k=1", {"query": "a"}, 422, "POST /v1/search with a query"),

@@ -68,7 +68,7 @@ def test_what_was_answered_is_there_and_what_was_not_is_whole_or_absent(tmp_path
 
 
 WRONG = [
-    ("", "nobody whose memory"),
+    ("", "no user is given whose memory"),
     ("--user marta --host 0.0.0.0", "0.0.0.0"),
     ("--tokens missing.yaml", "'missing.yaml'"),
     ("--tokens t.yaml --user marta", "beside tokens"),
@@ -90,7 +90,7 @@ def test_a_server_that_should_not_start_says_why(tmp_path, capsys, monkeypatch, 
 def test_a_port_in_use_is_said(tmp_path):
     with (
         socket.create_server(("127.0.0.1", 0)) as used,
-        pytest.raises(InputError, match="cannot be listened at"),
+        pytest.raises(InputError, match="cannot listen at"),
     ):
         serve_http(
             make_agent(":memory:"),

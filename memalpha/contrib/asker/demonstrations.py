@@ -47,8 +47,10 @@ def demonstrate_asking(
     config = agent.config
     if not config.searches or not config.archive:
         raise InputError(
-            f"teaches: asker with searches {config.searches} and archive {config.archive}",
-            expected="searches 1 or more, and archive true: where its evidence stands",
+            f"teaches is asker, but searches is {config.searches} and archive is {config.archive}",
+            expected="searches of 1 or more, and archive true, since the asker's evidence is in "
+            "the "
+            "archive",
         )
     asker = AskerStep(config.reader_tokens, agent.encoder.count, config.searches)
     for instance in instances:

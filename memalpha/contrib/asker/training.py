@@ -67,8 +67,8 @@ def read_with_writer(
     else:
         if not agent.config.archive:
             raise InputError(
-                "role asker without a writer and without an archive, so that nothing is kept",
-                expected="writer: the folder of a trained agent, or archive: true",
+                "role asker has neither a writer nor an archive, so that nothing is stored",
+                expected="the folder of a trained agent as writer, or archive: true",
             )
         memories = []
         for instance in instances:
@@ -90,7 +90,7 @@ def _memories(
     if step.schema != agent.schema:
         raise InputError(
             f"the writer {writer!r} has the schema {step.schema.name!r}",
-            expected=f"that of the asker, {agent.schema.name!r}",
+            expected=f"the schema of the asker, {agent.schema.name!r}",
         )
     generator = HFGenerator(policy.model.to(device).eval(), policy.tokenizer)
     rollouts = run_rollouts(instances, step, generator, Sampling(config.max_completion_length))
@@ -243,24 +243,27 @@ class AskerRole:
         """Refuse options of a writer."""
         if options.reader != "recall" or options.rollout_chunks:
             raise InputError(
-                f"role asker with reader {options.reader}, rollout_chunks {options.rollout_chunks}",
-                expected="reader recall and rollout_chunks 0: it answers, and reads no chunks",
+                f"role asker is combined with reader {options.reader} and rollout_chunks "
+                f"{options.rollout_chunks}",
+                expected="reader recall and rollout_chunks 0, since the asker answers itself and "
+                "reads "
+                "no chunks",
             )
         if options.warm_start_steps:
             raise InputError(
-                f"role asker with warm_start_steps {options.warm_start_steps}",
-                expected="0: a warm start in a run teaches a writer",
-                fix="memalpha warmup --teaches asker, then --adapter",
+                f"role asker is combined with warm_start_steps {options.warm_start_steps}",
+                expected="0, since the warm start of a run teaches a writer",
+                fix="run memalpha warmup --teaches asker, then give its folder as --adapter",
             )
         if options.credit != "trajectory":
             raise InputError(
-                f"role asker with credit {options.credit}",
-                expected="credit trajectory: all turns are for one answer",
+                f"role asker is combined with credit {options.credit}",
+                expected="credit trajectory, since all turns serve one answer",
             )
         if reward.immediate_weight:
             raise InputError(
-                f"role asker with immediate_weight {reward.immediate_weight}",
-                expected="0: it reads no chunks to be asked after",
+                f"role asker is combined with immediate_weight {reward.immediate_weight}",
+                expected="0, since the asker reads no chunks after which questions could be asked",
             )
 
     def scorer(

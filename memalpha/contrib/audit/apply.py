@@ -59,7 +59,7 @@ def _change_entry(durable: DurableMemory, entry: Entry, proposal: Proposal) -> s
             return f"entry {entry.id} was forgotten: {receipt.operations} records erased"
     with durable.writing(BY) as memory:
         if memory.get(entry.id) != entry:  # by another process, a moment ago
-            raise JournalConflictError(f"entry {entry.id} was changed since it was found")
+            raise JournalConflictError(f"entry {entry.id} was changed after the audit had found it")
         operation = _operation(memory, entry, proposal)
         result = memory.apply(operation, chunk=entry.source_chunk)
     return (

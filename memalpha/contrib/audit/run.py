@@ -74,7 +74,9 @@ def choose(kinds: Sequence[str]) -> dict[str, Detector]:
     """
     unknown = set(kinds) - set(DETECTORS)
     if unknown:
-        raise InputError(f"kinds {sorted(unknown)}", expected=f"some of {', '.join(DETECTORS)}")
+        raise InputError(
+            f"the kinds {sorted(unknown)} are unknown", expected=f"some of {', '.join(DETECTORS)}"
+        )
     return {kind: detector for kind, detector in DETECTORS.items() if not kinds or kind in kinds}
 
 

@@ -111,12 +111,12 @@ def audit(
     wanted = _split_list(apply) if apply != "all" else list(detectors)
     if set(wanted) - set(detectors):
         raise InputError(
-            f"--apply {apply}",
+            f"--apply names unknown kinds: {apply}",
             expected=f"all, or some of {', '.join(detectors)}",
         )
     if page is not None and Path(page).suffix.casefold() not in (".html", ".htm"):
         raise InputError(
-            f"--page {page}",
+            f"--page is {page}",
             expected="the name of a file that ends with .html",
         )
     history = points if page or as_json else 0

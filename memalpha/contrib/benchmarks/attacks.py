@@ -101,7 +101,9 @@ def run_attacks(
     """
     per_attack = options["per_attack"]
     if per_attack < 1:
-        raise InputError(f"{per_attack} trials of each attack", expected="at least 1")
+        raise InputError(
+            f"the number of trials of each attack is {per_attack}", expected="at least 1"
+        )
     config = {**options, "systems": [{"name": name} for name in policies]}
     with FolderLock(output) as lock:
         lock.take(where=MARKER)
@@ -154,10 +156,10 @@ def attacked_instances(step: AgentStep, per_attack: int, seed: int) -> list[Inst
     ]
     if empty:
         raise InputError(
-            f"the schema {step.schema.name!r} took nothing of dialogue {empty[:1]}, so that "
-            "there is nothing to attack",
-            expected="a schema whose lists take facts of a dialogue, such as 'Marta city Oslo'",
-            fix="an agent with such a schema, or --schema facts",
+            f"a memory with the schema {step.schema.name!r} stored nothing of dialogue "
+            f"{empty[:1]}, so that there is nothing to attack",
+            expected="a schema whose lists hold facts of a dialogue, such as 'Marta city Oslo'",
+            fix="take an agent with such a schema, or give --schema facts",
         )
     trials = []
     for attack in attacks():

@@ -152,8 +152,8 @@ def run_scoreboard(
     theirs = [name for name in ("scoreboard.md", "scoreboard.json") if (folder / name).exists()]
     if theirs and not (folder / "evaluation" / MARKER).is_file():
         raise InputError(
-            f"{options.output_dir!r} holds {', '.join(theirs)}, and no board that wrote it",
-            expected="a new folder, or a board's",
+            f"{options.output_dir!r} holds {', '.join(theirs)}, which no scoreboard wrote",
+            expected="a new folder, or the folder of a scoreboard",
             fix="choose another --output_dir",
         )
     board = _prepare_sets(options, report)
@@ -182,7 +182,7 @@ def _prepare_sets(options: BoardOptions, report: EventReport) -> Board:
             board.left_out[name] = dict(made.skipped)
     if not board.folders:
         raise InputError(
-            f"no set in {options.data!r}",
+            f"there is no set in {options.data!r}",
             expected="at least one of: " + "; ".join(board.missing.values()),
         )
     return board
@@ -226,7 +226,7 @@ def _evaluation(options: BoardOptions, words: Sequence[str], board: Board) -> Ev
             continue
         specs.append(replace(spec, readers=tuple(readers), instances=len(instances)))
     if not specs:
-        raise InputError(f"nothing can be measured: {board.missing}")
+        raise InputError(f"no set can be measured: {board.missing}")
     evaluation = evaluation._replace(sets=tuple(specs))
     evaluation.check()
     return evaluation

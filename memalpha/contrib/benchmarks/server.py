@@ -157,7 +157,7 @@ class MemoryServer(HTTPClient):
         if state != _DONE:
             raise ServiceError(
                 f"{self._options.url}: event {event} is {state} after {self._options.timeout:g} s",
-                fix="a longer timeout, or look into the server's log",
+                fix="set a longer timeout, or look into the server's log",
             )
 
     def _results(

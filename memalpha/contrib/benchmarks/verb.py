@@ -157,8 +157,8 @@ def poison(
     folders = [other for other in (like, *policies) if other not in (None, UNTRAINED)]
     if not folders:
         raise InputError(
-            f"{UNTRAINED!r} alone",
-            expected="to know whose base",
+            f"{UNTRAINED!r} is given alone, so that no base is known",
+            expected="a folder that names the base",
             fix="add --like FOLDER, or another policy",
         )
     files = ("adapter_*", *MODEL_INPUTS)

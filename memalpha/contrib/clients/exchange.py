@@ -138,12 +138,13 @@ class ResponsesForm:
         """
         if body.get("background"):
             raise InputError(
-                "a response in the background",
-                expected="one that is answered at once: what is fetched later is not remembered",
+                "the request asks for a response in the background",
+                expected="a response that is given at once, since one that is fetched later is not "
+                "remembered",
             )
         instructions = body.get("instructions") or ""
         if not isinstance(instructions, str):
-            raise InputError(f"instructions are {ascii(instructions)[:80]}", expected="a text")
+            raise InputError(f"the instructions are {ascii(instructions)[:80]}", expected="a text")
         given = body.get("input") or ""
         if isinstance(given, str):
             return dict(body)

@@ -102,10 +102,12 @@ class JournalStore(BaseStore):
         puts = {(op.namespace, op.key): op for op in wanted if isinstance(op, PutOp)}
         for op in puts.values():
             if op.ttl is not None:
-                raise NotImplementedError("items of a journal have no time to live: leave ttl out")
+                raise NotImplementedError(
+                    "items of a journal have no time to live, so leave ttl out"
+                )
             if isinstance(op.index, list):
                 raise InputError(
-                    f"index={op.index!r}",
+                    f"index is {op.index!r}",
                     expected="None (the whole item is searched) or False (it is not)",
                 )
         with self.store.reading(self.namespace) as (memory, retriever):
@@ -128,7 +130,7 @@ class JournalStore(BaseStore):
                 if change is not None:
                     result = memory.apply(change)
                     if not result.ok:
-                        raise InputError(f"{place} was not put: {result.message}")
+                        raise InputError(f"{place} was not stored: {result.message}")
 
     def _follow(self, memory: Memory) -> None:
         """Take up the changes since the last call; of another memory, all."""
@@ -265,7 +267,7 @@ def _compares(value: Any, name: str, other: Any) -> bool:
     """
     if name not in _COMPARISONS:
         raise InputError(
-            f"a filter with {name!r}",
+            f"a filter uses the unknown comparison {name!r}",
             expected=f"one of {', '.join(_COMPARISONS)}",
         )
     compare = _COMPARISONS[name]
@@ -276,8 +278,8 @@ def _compares(value: Any, name: str, other: Any) -> bool:
         return compare(value, other)
     if not isinstance(other, str | int | float):
         raise InputError(
-            f"a filter {name} {other!r}",
-            expected="a number, a text, a date or a datetime: nothing else has an order",
+            f"a filter compares {name} with {other!r}",
+            expected="a number, a text, a date or a datetime, since only these have an order",
         )
     if isinstance(other, str) and isinstance(value, str):
         return compare(value, other)

@@ -535,8 +535,8 @@ class _Mem0:
         if not agent.step.config.archive:
             raise Problem(
                 HTTPStatus.BAD_REQUEST,
-                "infer=false, and this agent has no archive to keep lines in",
-                fix="memalpha serve --archive true",
+                "infer is false, but this agent has no archive that could keep lines",
+                fix="start the server with memalpha serve --archive true",
             )
         self._endpoints.check_length(messages)
         chunks = agent.labelled(agent.guards.masked(messages)[0], time)

@@ -42,14 +42,17 @@ class SameStateCredit(StepCredit):
     def check(self, options: RunOptions, group_size: int) -> None:
         if group_size % 2 or group_size < 4:
             raise InputError(
-                f"credit same_state with num_generations {group_size}",
-                expected="an even number from 4 on: two halves, each compared within itself",
+                f"credit same_state is combined with num_generations {group_size}",
+                expected="an even number of at least 4, since each half of a group is compared "
+                "within "
+                "itself",
             )
         if options.rollout_chunks == 1:
             raise InputError(
-                "credit same_state with rollout_chunks 1",
-                expected="rollouts of at least 2 chunks: those of one begin from the same state "
-                "anyway",
+                "credit same_state is combined with rollout_chunks 1",
+                expected="rollouts of at least 2 chunks, since those of one chunk begin from the "
+                "same "
+                "state anyway",
             )
 
     @override

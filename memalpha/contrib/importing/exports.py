@@ -127,7 +127,7 @@ class Export:
         self._kinds = export_kinds()
         if kind is not None and kind not in self._kinds:
             raise InputError(
-                f"kind {kind!r}",
+                f"the kind of export {kind!r} is unknown",
                 expected=f"one of {', '.join(self._kinds)}",
             )
         self.path = path
@@ -292,11 +292,11 @@ def _files_to_read(path: Path, names: list[str], links: set[str], skipped: Reaso
             f"{path} holds {', '.join(names[:8]) or 'nothing'}"
             + (f", and {len(links)} links, which are not followed" if links else ""),
             expected=_IN_FOLDER,
-            fix="unpack the zip in it, and import that" if nested else "",
+            fix="unpack the zip archive in it, and import the unpacked folder" if nested else "",
         )
     if len(wanted) > _MOST_FILES:
         raise InputError(
-            f"{path} holds {len(wanted)} files to read",
+            f"{path} holds {len(wanted)} files that would be read",
             expected=f"at most {_MOST_FILES}",
         )
     others = set(names).difference(wanted)
@@ -311,8 +311,8 @@ def _check_size(path: Path, members: list[zipfile.ZipInfo]) -> None:
     if unpacked > max(_LARGE, _RATIO * packed):
         raise InputError(
             f"{path} unpacks from {packed} to {unpacked} bytes",
-            expected=f"at most {_RATIO} times as many: a text is not packed so well",
-            fix="if it is an export, unpack it and import its folder",
+            expected=f"at most {_RATIO} times as many bytes, since no text is packed better",
+            fix="if it is an export, unpack it and import the folder",
         )
 
 

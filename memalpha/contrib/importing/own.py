@@ -221,7 +221,7 @@ def _load_own(source: str, options: OwnOptions, seed: int, count: TokenCounter) 
     """Load notes or chats; InputError if there is nothing to read."""
     path = path_of(source, _INPUT)
     if not path.exists():
-        raise InputError(f"no file or folder {source!r}", expected=_INPUT)
+        raise InputError(f"there is no file or folder {source!r}", expected=_INPUT)
     notes = path.is_dir() and any(file.suffix in _SUFFIXES for file in path.rglob("*"))
     sessions, skipped = (read_notes(path), []) if notes else read_chats(path)
     yield from skipped
@@ -229,9 +229,10 @@ def _load_own(source: str, options: OwnOptions, seed: int, count: TokenCounter) 
     starts = range(0, len(chunks), options.chunks)
     if options.split == "test" and len(starts) < _TEST_SHARE:
         raise InputError(
-            f"{source!r} makes {len(starts)} instances, and every fifth is of the split test",
+            f"{source!r} makes {len(starts)} instances, of which every fifth belongs to the "
+            "split test",
             expected=f"at least {_TEST_SHARE}",
-            fix="more text, or a lower chunks or chunk_tokens",
+            fix="give more text, or lower chunks or chunk_tokens",
         )
     for number, start in enumerate(starts):
         part = chunks[start : start + options.chunks]

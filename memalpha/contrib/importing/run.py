@@ -146,7 +146,7 @@ def check_found(path: Path, found: ImportPlan, report: ImportReport | None = Non
     reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.most_common(8))
     if total == 0 or refused == total:
         raise InputError(
-            f"nothing of {path} is read ({found.kind}): {reasons or 'it holds no message'}",
+            f"nothing in {path} can be imported ({found.kind}): {reasons or 'it holds no message'}",
             expected="messages or entries with a text",
         )
 
@@ -256,9 +256,9 @@ def _check_owners(
     if not from_users and len(named) > 1 and not all(_is_of(owner, [user]) for owner in named):
         raise InputError(
             f"{export.path} holds messages or entries of {len(named)} users or namespaces: {shown}",
-            expected="those of one user: a memory is that of one",
-            fix="--from-user NAME imports those of NAME and leaves out the others; it can be "
-            "repeated",
+            expected="those of one user, since a memory belongs to one user",
+            fix="give --from-user NAME, which imports those of NAME and leaves out the others; "
+            "it may be repeated",
         )
 
 
@@ -289,7 +289,7 @@ def section_for(schema: MemorySchema, entries: Sequence[SourcedItem], wanted: st
     names = [section.name for section in schema.lists]
     if wanted and wanted not in names:
         raise InputError(
-            f"section {wanted!r}",
+            f"the section {wanted!r} cannot take entries",
             expected=f"a list of the schema {schema.name!r}: {', '.join(names)}",
         )
     dated = any(entry.what.time for entry in entries)
@@ -629,7 +629,7 @@ def _keep(
     """Archive the parts of a chunk, each with its own date and origin, and record them as read."""
     if not durable.sources(agent.name).isdisjoint(part.digest for part in parts):
         raise JournalConflictError(
-            "another import has read the same messages",
+            "another import has read the same messages in the meantime",
             fix="import again",
         )
     lines.check(durable, memory, parts)
@@ -667,7 +667,7 @@ class _Lines:
         archived = durable.sources() & {message.digest for message in begun}
         if archived - self._archived or any(self.lost_of(each, memory) for each in begun):
             raise JournalConflictError(
-                "lines of the same messages were imported or forgotten meanwhile",
+                "lines of the same messages were imported or forgotten in the meantime",
                 fix="import again",
             )
 

@@ -107,7 +107,7 @@ def import_export(
     whose = Namespace(user, agent, session)
     path = path_of(file, "a file, or rights to it")
     if not path.exists():
-        raise InputError(f"no file {file!r}", expected="an export")
+        raise InputError(f"there is no file {file!r}", expected="an export")
     start = monotonic()
     gc.disable()  # what is made stays, and to look through it again and again takes a third more
     found = collect_items(Export(path, kind), user, from_user or ())
@@ -125,7 +125,8 @@ def import_export(
         if adapter:
             if schema:
                 raise InputError(
-                    "a schema beside an adapter", expected="one of the two: it has its own"
+                    "both a schema and an adapter are given",
+                    expected="only one of the two, since an adapter has its own schema",
                 )
             report = _import_with_agent(
                 adapter, store, whose, found, section, read_key(key_file), progress
@@ -151,8 +152,9 @@ def import_export(
     _show(found, report, monotonic() - start, as_json)
     if report.stopped and report.read + report.there < total:
         raise ImportStopped(
-            f"stopped after {report.read + report.there} of {total}",
-            fix="the same command goes on there",
+            f"the import was stopped after {report.read + report.there} of {total} messages "
+            "and entries",
+            fix="run the same command again; it continues there",
         )
 
 

@@ -51,7 +51,7 @@ class GroupOptions(Options):
         """Check that both have one length."""
         if self.entropies and len(self.entropies) != len(self.relative_weights):
             expected = f"none, or {len(self.relative_weights)} of them"
-            raise InputError(f"entropies are {self.entropies}", expected=expected)
+            raise InputError(f"entropies is {self.entropies}", expected=expected)
 
 
 def seeds_of(seed: int, n: int) -> list[int]:
@@ -137,7 +137,7 @@ class MAPPO:
         many = len(self.agents)
         if episodes % many:
             what = f"{episodes} episodes (envs) for {many} agents"
-            raise InputError(what, expected="a multiple of the agents")
+            raise InputError(what, expected="a multiple of the number of agents")
         for agent in self.agents:
             agent.set_rates(share_left)
         if isinstance(task, LogTask):
@@ -342,6 +342,8 @@ class LinUCB:
             shapes = [tuple(tensor.shape) for tensor in state[name]]
             expected = [tuple(tensor.shape) for tensor in own]
             if shapes != expected:
-                raise InputError(f"LinUCB state of shapes {shapes}", expected=f"{expected}")
+                raise InputError(
+                    f"the state of LinUCB has the shapes {shapes}", expected=f"{expected}"
+                )
         self._squares = [tensor.numpy() for tensor in state["squares"]]
         self._sums = [tensor.numpy() for tensor in state["sums"]]

@@ -73,9 +73,9 @@ class Policy(nn.Module):
             widths = [stop - start for start, stop in shape.views]
             if options.share_actors and len(set(widths)) > 1:
                 raise InputError(
-                    f"shared actors with views of lengths {widths}",
-                    expected="one length",
-                    fix="share_actors: false",
+                    f"share_actors is true, but the views have the lengths {widths}",
+                    expected="views of one length",
+                    fix="set share_actors: false",
                 )
             inputs = [widths[0] + shape.deciders] if options.share_actors else widths
             self.actors = nn.ModuleList(
@@ -171,7 +171,9 @@ class Checkpoint:
         file = Path(path) / "checkpoint.pt" if Path(path).is_dir() else Path(path)
         if not file.is_file():
             fix = "make one with memalpha router train"
-            raise InputError(f"no router at {str(file)!r}", expected="a checkpoint", fix=fix)
+            raise InputError(
+                f"there is no router at {str(file)!r}", expected="a checkpoint", fix=fix
+            )
         for leftover in file.parent.glob(f".{file.name}.[0-9]*"):
             if not Path("/proc", leftover.suffix[1:]).exists():
                 leftover.unlink(missing_ok=True)
@@ -184,7 +186,7 @@ class Checkpoint:
             raise InputError(
                 f"{file} cannot be read: {error}",
                 expected="a checkpoint of memalpha router",
-                fix="put the file back from a copy, or remove it and begin anew",
+                fix="restore the file from a copy, or remove it and start again",
             ) from error
 
 
@@ -448,7 +450,7 @@ def unpack(members: Sequence[JsonMapping], agents: Sequence[PPOAgent]) -> None:
     """Load what ``pack`` returned, or change nothing; InputError names what does not fit."""
     if len(members) != len(agents):
         expected = f"{len(agents)}, as configured"
-        raise InputError(f"a checkpoint of {len(members)} agents", expected=expected)
+        raise InputError(f"the checkpoint holds {len(members)} agents", expected=expected)
     try:
         for member, agent in zip(members, agents, strict=True):
             deepcopy(agent.policy).load_state_dict(member["weights"])

@@ -269,7 +269,8 @@ def _resume(folder: RunFolder, learner: Learner, options: JsonMapping) -> int:
     if differing:
         expected = "those of the run's config.yaml"
         raise RunFolderError(
-            f"resume with other options: {', '.join(differing)}", expected=expected
+            f"these options differ from those of the run that is resumed: {', '.join(differing)}",
+            expected=expected,
         )
     learner.load_state(dict(checkpoint.state))
     folder.drop_after(checkpoint.steps)
@@ -311,8 +312,8 @@ def open_selector(path: Path, tools: Mapping[str, str], options: SelectorOptions
     gone = selector.tools.keys() - tools.keys()
     if gone:
         raise InputError(
-            f"{path} also chooses {', '.join(sorted(gone))}",
-            expected="a file of tools that has all of them",
+            f"the selector {path} also knows the tools {', '.join(sorted(gone))}",
+            expected="a file of tools that holds all of them",
         )
     for name, description in tools.items():
         if name not in selector.tools:

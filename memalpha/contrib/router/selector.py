@@ -179,7 +179,10 @@ class ToolSelector:
     def register(self, name: str, description: str) -> None:
         """Add a tool; InputError if the name is empty or taken. What was learned is kept."""
         if not name or name in self.tools:
-            raise InputError(f"tool {name!r}", expected="a name that is not registered yet")
+            raise InputError(
+                f"the name of a tool, {name!r}, is empty or registered already",
+                expected="a new name",
+            )
         self.tools[name] = description
         self.earned[name] = 0, 0.0
         self._members = b""
@@ -257,23 +260,24 @@ class ToolSelector:
             expected = (
                 f"one made while exploring, not observed yet, of the last {self.options.capacity}"
             )
-            raise InputError(f"selection {number}", expected=expected)
+            raise InputError(f"the selection {number} is unknown", expected=expected)
         if next_observation is None and (reward is None or not done):
             raise InputError(
-                f"reward {reward}, done {done}, no next_observation",
-                expected="(query, context) after the tool",
+                f"the step has reward {reward}, done {done} and no next_observation",
+                expected="next_observation as (query, context) after the tool",
             )
         step = self._open[number]
         if reward is None and next_observation is not None:
             if self._evaluate is None:
                 raise InputError(
-                    "no reward", expected="a finite number, or a selector with a context_evaluator"
+                    "no reward is given",
+                    expected="a finite number, or a selector with a context_evaluator",
                 )
             reward = self._reward(
                 list(self.tools)[step.action], step.quality, self._evaluate(*next_observation)
             )
         if reward is None or not np.isfinite(reward):
-            raise InputError(f"reward {reward!r}", expected="a finite number")
+            raise InputError(f"the reward is {reward!r}", expected="a finite number")
         reached = None if done or next_observation is None else self._features(*next_observation)
         del self._open[number]
         self.buffer.append(step._replace(reward=float(reward), reached=reached))
@@ -398,8 +402,8 @@ class ToolSelector:
         )
         if held is None:
             raise InputError(
-                f"after selection {number}",
-                expected="a selection made while exploring that is still held",
+                f"the selection {number} cannot be continued",
+                expected="a selection that was made while exploring and is still held",
             )
         return held
 
@@ -407,13 +411,15 @@ class ToolSelector:
         """Return the features, after building the networks for their length."""
         if len(self.tools) < 2:
             raise InputError(
-                f"a choice among {len(self.tools)} tools", expected="at least two registered tools"
+                f"there are {len(self.tools)} tools to choose from",
+                expected="at least two registered tools",
             )
         found = torch.from_numpy(np.array(self._extract(query, context), dtype=np.float32))
         if found.dim() != 1 or not found.isfinite().all() or self._size not in (0, len(found)):
             expected = f"a vector of {self._size or 'finite'} numbers"
             raise InputError(
-                f"features of shape {tuple(found.shape)} for {query[:60]!r}", expected=expected
+                f"the features of {query[:60]!r} have the shape {tuple(found.shape)}",
+                expected=expected,
             )
         self._size = len(found)
         if not self._agents:

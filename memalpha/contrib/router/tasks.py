@@ -90,14 +90,16 @@ def read_log(options: LogOptions) -> Log:
         except (KeyError, TypeError, ValueError) as error:
             names = ", ".join(options.actors)
             expected = f"prompt, {names}, reward, and cost and probability in all rows or none"
-            raise InputError(f"{row.where} of the log: {error!r}", expected=expected) from error
+            raise InputError(
+                f"{row.where} of the log cannot be read: {error!r}", expected=expected
+            ) from error
     if not found:
         raise InputError(f"{options.rows} has no rows", expected="at least one")
     prompts, routes, rewards, *columns = map(list, zip(*found, strict=True))
     if any(None in column and set(column) != {None} for column in columns):
         raise InputError(
-            f"{options.rows} has a cost or a probability in some rows only",
-            expected="in all rows or none",
+            f"{options.rows} has a cost or a probability in only some of its rows",
+            expected="a value in all rows or in none",
         )
     costs, known = (
         None if column[0] is None else np.array(column, dtype=np.float64) for column in columns
@@ -105,7 +107,7 @@ def read_log(options: LogOptions) -> Log:
     net = np.array(rewards) - options.cost * (0 if costs is None else costs)
     if not np.isfinite(net).all() or (known is not None and not ((known > 0) & (known <= 1)).all()):
         raise InputError(
-            f"numbers in {options.rows}",
+            f"{options.rows} holds numbers out of range",
             expected="finite rewards and costs, probabilities above 0 and at most 1",
         )
     return Log(prompts, routes, net, known)
@@ -304,7 +306,11 @@ class EnvironmentTask:
         is_vector = isinstance(observations, gymnasium.spaces.Box) and len(observations.shape) == 1
         if not is_vector or len(set(counts)) != 1:
             expected = "a Box of one axis, Discrete or MultiDiscrete of equal sizes"
-            raise InputError(f"{name} of {observations} and {actions}", expected=expected)
+            raise InputError(
+                f"the environment {name} has the observations {observations} and the actions "
+                f"{actions}",
+                expected=expected,
+            )
         size = int(observations.shape[0])
         self.shape = Shape(size, len(counts), counts[0], ((0, size),) * len(counts))
         self.routes: JsonObject = {"environment": name}
@@ -376,13 +382,16 @@ class LogTask:
         try:
             actions = [_numbers(row, names) for row in log.routes]
         except ValueError as error:
-            raise InputError(f"a route of the log: {error}", expected="a known route") from error
+            raise InputError(
+                f"a route of the log is unknown: {error}", expected="a known route"
+            ) from error
         if not actions or len(set(counts)) > 1 or counts[0] < 2:
             expected = (
                 "rows to train on and to measure on, two or more routes, as many for each actor"
             )
             raise InputError(
-                f"{len(actions)} rows, {counts} routes of the actors", expected=expected
+                f"the log has {len(actions)} rows, in which the actors have {counts} routes",
+                expected=expected,
             )
         size = embedder.dimension
         self.shape = Shape(size, len(names), counts[0], ((0, size),) * len(names))
@@ -400,7 +409,7 @@ class LogTask:
                 self.logging.append(logistic(self.embeddings, own, weights, counts[0]))
         if not self.logging:
             expected = "probabilities in both files, or in none"
-            raise InputError("held-out rows without probabilities", expected=expected)
+            raise InputError("the held-out rows have no probabilities", expected=expected)
         estimates = [estimate(self.embeddings) for estimate in self.logging]
         self.probabilities = self._of_rows(np.stack(estimates, axis=1))
 

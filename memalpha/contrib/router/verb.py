@@ -47,7 +47,7 @@ def train_router(
     list_options(options, ROUTER_GROUPS)
     if not config:
         raise InputError(
-            "memalpha router train without --config",
+            "memalpha router train got no --config",
             expected="a YAML file, such as examples/own_router_environment.yaml",
         )
     folder = Path(output or Path("runs") / "router" / Path(config).stem)
@@ -120,8 +120,8 @@ def select(
         waiting = chooser.stats()["waiting"] if selection is None else [selection]
         if not waiting:
             raise InputError(
-                f"no selection in {path} waits for an outcome",
-                expected="one made without --greedy",
+                f"the selector {path} has no selection that waits for an outcome",
+                expected="a selection that was made without --greedy",
             )
         report = chooser.observe(waiting[-1], reward)
         counts = f"{chooser.observations} outcomes, {chooser.updates} updates"
@@ -133,6 +133,8 @@ def select(
             "updates": chooser.updates,
         }
     else:
-        raise InputError("memalpha router select", expected="QUERY or --reward NUMBER")
+        raise InputError(
+            "memalpha router select got no query and no reward", expected="QUERY or --reward NUMBER"
+        )
     chooser.save(path)
     out(json.dumps(data) if as_json else "\n".join(lines))

@@ -48,7 +48,7 @@ def _load_babi(
     if len(named) > 1:
         if options.split not in named:
             raise InputError(
-                f"{source} has no file of split {options.split!r}",
+                f"{source} has no file for the split {options.split!r}",
                 expected=f"one of {named}",
             )
         files = [path for path in files if splits[path] in ("", options.split)]

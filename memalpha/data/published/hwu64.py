@@ -19,8 +19,8 @@ def _parallel(source: str, split: str) -> Iterator[Row]:
         if text is None or label is None:
             where = f"{(text or label).where} of {folder}"
             raise SchemaError(
-                f"{where} has no line beside it in the other file",
-                expected="seq.in and label with as many lines",
+                f"{where} has no matching line in the other file",
+                expected="files seq.in and label with the same number of lines",
             )
         if text.string() or label.string():
             yield Row(text.where, {"text": text.data, "label": label.data})

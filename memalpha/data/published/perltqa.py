@@ -54,7 +54,7 @@ def _perltqa(
         for piece in cut_text(text, options.chunk_tokens, count)
     )
     if not memory.chunks:
-        raise SchemaError(f"memories of {name!r} are empty", expected="a profile or events")
+        raise SchemaError(f"the memories of {name!r} are empty", expected="a profile or events")
 
     def question(item: tuple[str, Row]) -> Question:
         section, qa = item

@@ -33,7 +33,7 @@ def read_titles(path: str) -> dict[str, str]:
     except (OSError, ValueError, AttributeError) as error:
         fix = "give the set's entity2id.json as option 'entities' when preparing the data"
         raise InputError(
-            f"cannot read titles from {path!r}: {error}",
+            f"the titles in {path!r} cannot be read: {error}",
             expected="a JSON object {name: number}",
             fix=fix,
         ) from error

@@ -134,7 +134,10 @@ def test_what_changed_since_is_skipped_and_told(durable):
     (subject,) = (each for each in findings if each.kind == "wrong-subject")
     assert carry_out(durable, subject, Proposal(Action.EDIT, text="Ann sings")).done
     again = carry_out(durable, subject)
-    assert (again.done, again.said) == (False, "skipped: entry 2 was changed since it was found")
+    assert (again.done, again.said) == (
+        False,
+        "skipped: entry 2 was changed after the audit had found it",
+    )
     keep = carry_out(durable, findings[0], Proposal(Action.KEEP))
     assert not keep.done and durable.memory.get("2").content == "Ann sings"
 

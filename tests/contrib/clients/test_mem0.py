@@ -172,7 +172,7 @@ SESSIONS = ({}, {"run_id": "one"}, {"run_id": "two"})
     ("path", "body", "status", "says"),
     [
         ("/memories", {"messages": "x"}, 400, "no user named"),
-        ("/memories", {"messages": "", "user_id": "a"}, 400, "without a word"),
+        ("/memories", {"messages": "", "user_id": "a"}, 400, "has no word"),
         (
             "/memories",
             {"messages": [{"role": "pirate", "content": "x"}], "user_id": "a"},
@@ -691,7 +691,7 @@ def test_update_history_and_undo(tmp_path):
     ("body", "status", "says"),
     [
         ({}, 400, "nothing to update"),
-        ({"text": "  "}, 400, "without a word"),
+        ({"text": "  "}, 400, "has no word"),
         ({"text": "word " * 60}, 409, "tokens"),
         ({"text": "word " * 20_000}, 413, "tokens"),
         ({"data": "x"}, 400, "the field data"),

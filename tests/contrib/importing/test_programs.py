@@ -561,7 +561,7 @@ def test_a_damaged_zip_is_one_clear_error(tmp_path):
         path.write_bytes(bad)
         with pytest.raises(InputError, match=f"cannot be read: .*{reason}"):
             list(Export(path))
-    with pytest.raises(InputError, match="unpack the zip in it"):
+    with pytest.raises(InputError, match="unpack the zip archive in it"):
         Export(packed(tmp_path / "nested.zip", {"export.zip": content}))
 
 

@@ -330,10 +330,10 @@ def test_the_record_of_what_was_read_holds_no_content_and_cannot_be_undone_or_fo
         ),
         "by": "",
     }
-    with pytest.raises(InputError, match="only says what an import has read"):
+    with pytest.raises(InputError, match="only records the texts that an import has read"):
         durable.undo(4, importing.Origin("me"))
     for entry in ("", "read"):
-        with pytest.raises(InputError, match="nothing of an entry"):
+        with pytest.raises(InputError, match="has no entry or line"):
             durable.forget(entry)
     durable.undo(2, importing.Origin("me"))  # a line that was taken back stays away, too
     assert import_messages(durable, found(chatgpt())).there == 3
@@ -547,7 +547,7 @@ def test_what_was_forgotten_or_archived_while_an_agent_reads_is_not_read_and_not
         return ""
 
     forgets = reads(journal, forget)
-    with pytest.raises(JournalConflictError, match="forgotten meanwhile"):
+    with pytest.raises(JournalConflictError, match="forgotten in the meantime"):
         import_with_agent(forgets, MARTA, found(chatgpt()))
     assert lines(facts) == SAID[1:] and facts.sources("scripted") == set()
     assert import_with_agent(reads(journal, lambda _: ""), MARTA, found(chatgpt())).read == 2

@@ -122,5 +122,7 @@ def test_ctrl_c_stops_after_a_batch_and_the_same_command_goes_on(bring, monkeypa
         yield lambda done: next(signals, None) and signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(verb, "_progress", shown)
-    assert bring([chatgpt()], code=130).startswith("stopped after 1 of 3\n")
+    assert bring([chatgpt()], code=130).startswith(
+        "the import was stopped after 1 of 3 messages and entries\n"
+    )
     assert "2 read, 1 read before" in bring([chatgpt()])
