@@ -161,7 +161,10 @@ class ChatClient(ModelClient, Options):
             new = sorted(without - self._without)
             self._without |= without
             if new:
-                told = "%s: it is asked without %s from here on, so it draws in its own way"
+                told = (
+                    "%s: further requests leave out %s, which the server refused, so it "
+                    "uses its own default"
+                )
                 _logger.warning(told, why, ", ".join(new))
             return reply
 

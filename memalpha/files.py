@@ -212,7 +212,10 @@ def read_lines(path: Path) -> Iterator[tuple[str, JsonObject]]:
     for number, line in enumerate(lines, 1):
         where = f"{path}, line {number}"
         if not line.endswith(b"\n"):
-            _logger.warning("%s ends in a cut line, of a run that was killed or runs", path)
+            _logger.warning(
+                "%s ends in an incomplete line, from a run that was killed or is still running",
+                path,
+            )
             return
         try:
             row = json.loads(line.decode("utf-8"))

@@ -185,7 +185,7 @@ def with_weights(names, old=True):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (other_rank, r"size mismatch(.|\n)*adapter_config\.json goes"),
+        (other_rank, r"size mismatch(.|\n)*adapter_config\.json fits"),
         (lambda folder: (folder / "adapter_config.json").unlink(), "has no adapter_config"),
         (lambda folder: (folder / "adapter_model.safetensors").unlink(), "cannot be read"),
         (with_weights(["x"], old=False), "holds 0 LoRA matrices"),
@@ -245,8 +245,8 @@ SLOW = r"(.*\.)*(.*\.)*(.*\.)*(.*\.)*(\w*\w*\w*)*#"
         (configured(rank_pattern={"q_proj": 1}), "size mismatch: .*q_proj"),
         (configured(rank_pattern={".*": 2**30}), "size mismatch"),
         (configured(r=10**9), "size mismatch"),
-        (configured(r=-1), "^r of .* no number above 0: -1"),
-        (configured(r=True), "^r of .* no number above 0: True"),
+        (configured(r=-1), "^r of .* not a number above 0: -1"),
+        (configured(r=True), "^r of .* not a number above 0: True"),
         (configured(lora_alpha=0), "^lora_alpha of .* above 0"),
         (configured(lora_alpha=float("nan")), "^lora_alpha of .* above 0: nan"),
         (configured(alpha_pattern={"q_proj": float("inf")}), "^alpha_pattern of "),
@@ -263,7 +263,7 @@ SLOW = r"(.*\.)*(.*\.)*(.*\.)*(.*\.)*(\w*\w*\w*)*#"
         (configured(of_tomorrow={"a": 1}), "^of_tomorrow of .* not supported"),
         (configured(fan_in_fan_out=True), "fan_in_fan_out: True"),
         (configured(task_type="SEQ_CLS"), "^task_type of "),
-        (configured(target_modules=[1]), "^target_modules of .* no names"),
+        (configured(target_modules=[1]), "^target_modules of .* not hold names"),
         (configured(target_modules=["a"] * 1000), "names 1000 layers, but the base has"),
         (configured(target_modules=SLOW), "regular expression of .* takes more than"),
         (configured(exclude_modules=SLOW), "regular expression of .* takes more than"),

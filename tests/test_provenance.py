@@ -370,7 +370,7 @@ def test_a_line_of_the_metrics_cut_by_a_kill_is_left_out_and_said(run, cut, capl
     text = '{"step": 1}\n' + cut
     (run.path / "metrics.jsonl").write_text(text, encoding="utf-8")
     assert run.metrics() == [{"step": 1}]
-    assert "ends in a cut line" in caplog.text
+    assert "ends in an incomplete line" in caplog.text
     assert (run.path / "metrics.jsonl").read_text(encoding="utf-8") == text
 
 

@@ -110,7 +110,7 @@ def run(arguments: list[str]) -> int:
         raise
     if code == 130:
         complain(
-            "interrupted; a training run goes on from its last checkpoint with --resume,"
-            " an evaluation by itself"
+            "interrupted; a training run continues from its last checkpoint with "
+            "--resume, and an evaluation when the same command is run again"
         )
     return code

@@ -150,7 +150,7 @@ class Conversation:
     def answer(self, question: str) -> None:
         """Answer a question, and learn nothing from it."""
         self.last = self.agent.ask(question, namespace=self.namespace)
-        self._tell(self.last, "what was read:")
+        self._tell(self.last, "this was read:")
         if self.last.by_reader and self.last.known and self.last.source is None:
             self._show(self.last.read)
 
@@ -224,7 +224,7 @@ class Conversation:
         if not answered:
             show_passages(reply.passages)
         elif reply.source is None:
-            out(f"  from no passage in these words: {hint}")
+            out(f"  no passage contains these words; {hint}")
         else:
             ((entry, section, time, content, _),) = self._rows([reply.source])
             out(printable(f"  from {section} {entry} [{time}]: {content}"))

@@ -200,7 +200,7 @@ def read_options(context: Context, options: bool, *groups: type) -> tuple[Any, .
     trained = words[0] if words and not words[0].startswith("--") else None
     made = parse(words[trained is not None :], groups, program) if words else ()
     if not made or (trained and any(getattr(group, "endpoint", "") for group in made)):
-        what = f"{trained} beside an endpoint" if made else "without a store"
+        what = f"got both {trained} and an endpoint" if made else "got no store"
         raise InputError(
             f"{program} {what}",
             expected=f"{program} [TRAINED | --endpoint URL --model NAME] --store STORE [options]",

@@ -171,7 +171,9 @@ class Graphs:
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
-                message = "completions are drawn slowly: CUDA does not capture a forward (%s)"
+                message = (
+                    "completions are drawn slowly, since CUDA cannot capture a forward pass (%s)"
+                )
                 _logger.warning(message, error)
                 self._fails = True
         return unit

@@ -109,7 +109,7 @@ class HFGenerator:
             wrong = ask_copy(base, try_draws)
         if wrong:
             raise InputError(
-                f"completions of {architecture(base).__name__} cannot be drawn: {wrong}",
+                f"{architecture(base).__name__} cannot be drawn from here: {wrong}",
                 expected="a causal language model of token ids with full attention in each layer",
                 fix="choose another base model, or draw with vLLM (generator: vllm)",
             )
@@ -443,7 +443,7 @@ def _check_attention(config: PretrainedConfig) -> None:
     kernel = config._attn_implementation
     if others or any(name in kernel for name in ("flash", "flex", "paged")):
         raise InputError(
-            f"the model computes attention {kernel!r} in {', '.join(others) or 'ordinary'} layers",
+            f"attention {kernel!r} with {', '.join(others) or 'ordinary'} layers",
             expected="attn_implementation 'sdpa' or 'eager', with full or sliding-window attention",
         )
 

@@ -110,8 +110,7 @@ def _check_forward(base: Any) -> None:
             alone(base, range(3, 3 + WINDOW))
     except Exception as error:
         raise InputError(
-            f"{architecture(base).__name__} cannot compute from token ids alone "
-            f"({reason_of(error)})",
+            f"{architecture(base).__name__} computes nothing of token ids ({reason_of(error)})",
             expected="a causal language model",
             fix="choose another base model",
         ) from error
@@ -135,7 +134,7 @@ def small_model(kind: Any, config: PretrainedConfig) -> Any:
     with torch.device("cpu"):
         model = kind(config).float().eval()
     if sum(parameter.numel() for parameter in model.parameters()) > PARAMETERS:
-        raise ValueError(f"a copy of {kind.__name__} is not small")
+        raise ValueError(f"the copy of {kind.__name__} is too large")
     for parameter in model.parameters():
         if parameter.dim() > 1:
             nn.init.normal_(parameter, std=SCALE)

@@ -84,7 +84,9 @@ class VLLMProcess:
         engine = self._llm.llm_engine
         if self._adapter:
             engine.remove_lora(self._adapter.lora_int_id)
-        fix = "train LoRA of rank 512 at most, on linear layers, or set generator: transformers"
+        fix = (
+            "train LoRA with a rank of at most 512 on linear layers, or set generator: transformers"
+        )
         with _reporting(f"does not take the adapter {folder}", fix):
             engine.add_lora(request)
         self._adapter = request
@@ -132,7 +134,7 @@ class VLLMProcess:
         values = [of_token[i].logprob for i, of_token in zip(ids, drawn.logprobs, strict=True)]
         problem = token_problem(ids, values, sampling.max_new_tokens, self.vocabulary)
         if drawn.finish_reason not in STOPS:
-            problem = f"finish_reason {drawn.finish_reason!r}, where it is one of {[*STOPS]}"
+            problem = f"the finish_reason {drawn.finish_reason!r}, which is none of {[*STOPS]}"
         if problem:
             raise ServiceError(f"a completion of vLLM has {problem}")
         text = decode_completion(self.tokenizer, ids)

@@ -185,7 +185,7 @@ class VLLMServers:
                     )
                 if name in self._held(client, fail=True):
                     return
-                problem = "it takes the adapter and does not list it"
+                problem = "the server accepts the adapter but does not list it"
             except (ServiceError, InputError, Transient) as error:
                 problem = str(error)
                 if self._held(client):

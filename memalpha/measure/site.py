@@ -418,7 +418,7 @@ class _Site:
 
 def troubles(facts: Sequence[JsonMapping], metrics: MetricRows) -> Counter[tuple[str, str]]:
     """Return how often which step was skipped or score is missing, as (where, message)."""
-    why = "the step was skipped: loss or gradient was not finite"
+    why = "the step was skipped, since loss or gradient was not finite"
     counts = Counter((f"step {row['step']}", why) for row in metrics if row.get("skipped"))
     for fact in facts:
         counts.update((fact["where"], error) for error in fact["errors"])

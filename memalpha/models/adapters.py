@@ -164,19 +164,23 @@ def is_whole(folder: Path) -> bool:
 def _wrong_setting(name: str, value: Any) -> str:
     """What is wrong with a value of a field of plain LoRA; empty if nothing is."""
     if name in ("r", "lora_alpha"):
-        return "" if _is_size(value, name == "r") else "is no number above 0"
+        return "" if _is_size(value, name == "r") else "is not a number above 0"
     if name == "use_rslora":
         return "" if isinstance(value, bool | None) else "is not true or false"
     if name == "lora_dropout":
         fits = isinstance(value, int | float) and 0 <= value < 1
-        return "" if fits else "is no share below 1"
+        return "" if fits else "is not a share below 1"
     if name in ("rank_pattern", "alpha_pattern"):
         values = value.values() if isinstance(value, dict) else [value] * bool(value)
         whole = name == "rank_pattern"
-        return "" if all(_is_size(each, whole) for each in values) else "holds no number above 0"
+        return (
+            "" if all(_is_size(each, whole) for each in values) else "does not hold numbers above 0"
+        )
     if name in ("target_modules", "exclude_modules", "layers_pattern"):
         items = value if isinstance(value, list) else [value or ""]
-        return "" if all(isinstance(item, str) for item in items) else "holds no names of layers"
+        return (
+            "" if all(isinstance(item, str) for item in items) else "does not hold names of layers"
+        )
     return ""
 
 
@@ -318,7 +322,7 @@ def check_adapter(
     digests = {model_record(base).get("weights_sha256"), record.get("base_weights_sha256")}
     renamed = Path(trained_on).name.lower() != Path(str(base)).name.lower()
     if len(digests - {None}) > 1 or (theirs is None and renamed):
-        message = "adapter %s was trained on %s; %s may have other weights of the same model"
+        message = "the adapter %s was trained on %s; %s may have other weights of the same model"
         _log.warning(message, adapter, trained_on, base)
 
 
@@ -389,7 +393,7 @@ def _check_places(
     from peft import LoraConfig, PeftModel
     from peft.utils import get_peft_model_state_dict
 
-    expected = "a LoRA adapter whose adapter_config.json goes with its weights"
+    expected = "a LoRA adapter whose adapter_config.json fits its weights"
     with readable(f"adapter {adapter}", expected):
         made = LoraConfig.from_pretrained(str(adapter))
         with torch.device("meta"):  # a rank of a billion takes no memory
@@ -403,7 +407,7 @@ def _check_places(
     if extra:
         problem = f"has no place for {extra[0]} ({len(extra)} of {len(shapes)})"
     elif missing:
-        problem = f"wants {missing[0]}, which is not there ({len(missing)} are missing)"
+        problem = f"needs {missing[0]}, which is missing ({len(missing)} in all)"
     elif other:
         key = other[0]
         problem = f"has a size mismatch: {key} is {shapes[key]} and should be {places[key]}"

@@ -145,7 +145,7 @@ def own_reader(folder: Path) -> Path | None:
     digest = READERS.get(name)
     place = folder.resolve().parent / name if digest else inside(folder, name)
     weights = place / ADAPTER_WEIGHTS
-    fix = "name another reader, or '' for none: passages are shown then"
+    fix = "name another reader, or '' for no reader, which shows passages"
     if not weights.is_file():
         raise InputError(
             f"the reader that {folder} names is not at {name!r}",

@@ -76,7 +76,7 @@ def load_policy_model(
         from peft import PeftModel
 
         check_adapter(Path(adapter), base, model, tokenizer)
-        expected = "a LoRA adapter whose adapter_config.json goes with its weights"
+        expected = "a LoRA adapter whose adapter_config.json fits its weights"
         with readable(f"adapter {adapter}", expected):
             # A trained adapter is float32; else it has the base's type, or each layer would copy
             # its input in float32.

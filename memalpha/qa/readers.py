@@ -196,7 +196,7 @@ class ModelReader(BudgetedReader):
         an answer's tokens, its end among them. ValueError without ``probabilities``.
         """
         if self._probabilities is None:
-            raise ValueError("a reader without probabilities weighs nothing")
+            raise ValueError("a reader without probabilities cannot weigh its answers")
         return self._probabilities(self.messages(requests), list(answers))
 
     def grade(self, requests: Sequence[ReadRequest]) -> list[float]:
@@ -206,7 +206,7 @@ class ModelReader(BudgetedReader):
         one counts. ValueError without ``probabilities``.
         """
         if self._probabilities is None:
-            raise ValueError("a reader without probabilities grades nothing")
+            raise ValueError("a reader without probabilities cannot grade answers")
         chats = []
         golds = []
         for request, chat in zip(requests, self.messages(requests), strict=True):
@@ -293,7 +293,7 @@ def open_reader(
     if reader in reader_names() and reader not in READER_KINDS:
         return _reader_of_package(str(reader), budget_tokens, count_tokens)
     if load is None:
-        raise ValueError(f"nothing loads the model of the reader {str(reader)!r}")
+        raise ValueError(f"no loader is given for the model of the reader {str(reader)!r}")
     model = load(reader)
     if reader == BASE:
         searches = 0

@@ -529,7 +529,7 @@ def code_version() -> str:
         if (root / ".git").exists():  # not a package inside somebody's repository
             return subprocess.check_output(["git", *describe], cwd=root, text=True).strip()
     except (OSError, subprocess.SubprocessError) as error:
-        _logger.warning("git does not say which code this is: %s", error)
+        _logger.warning("the version of the code is unknown, since git failed: %s", error)
     return f"release {__version__}"
 
 

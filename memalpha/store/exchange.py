@@ -143,7 +143,7 @@ def import_journal(journal: Journal, path: str | Path) -> int:
 def _problem(begin: _Begin, records: Sequence[Record], key: bytes | None) -> str:
     """Return what is wrong with the records of a namespace; empty if they can be taken in."""
     if not records:
-        return "it has no records"
+        return "the namespace has no records"
     faults = check(records, root(begin.begin), records[-1].head, key)
     try:
         replay(Memory(schema_of(begin.shape)), events_of(records))

@@ -114,7 +114,7 @@ class StoredSearch(RankedSearch):
         except (sqlite3.Error, WrongIndexError) as error:
             if _code_of(error) in _NO_DAMAGE:
                 raise self._error(error) from error
-            _logger.warning("the index %s is made again: %s", self._file.path, error)
+            _logger.warning("the index %s is rebuilt: %s", self._file.path, error)
             self._file.remove()
             self._begin_meaning()
         try:
@@ -124,7 +124,7 @@ class StoredSearch(RankedSearch):
 
     def _error(self, error: Exception) -> JournalError:
         if _code_of(error) == sqlite3.SQLITE_BUSY:
-            what = f"{self._file.path} is being written by another process"
+            what = f"another process is writing {self._file.path}"
             return JournalBusyError(what, fix="try again")
         return JournalError(
             f"the index {self._file.path} could not be written or read: {error}",
@@ -192,7 +192,9 @@ class StoredSearch(RankedSearch):
                 if state.seq == head.seq:
                     break
                 if state.seq == 0 and head.seq > _MANY and progress is None:
-                    _logger.warning("making the index of %d operations, once", head.seq)
+                    _logger.warning(
+                        "an index of %d operations is built; this happens once", head.seq
+                    )
                 records = self._journal.database.rows(self._chain, state.seq, _RECORDS)
             state = self._take(state, records)
             if state is not None and progress is not None:

@@ -407,12 +407,12 @@ def fault(record: Record, before: Head, key: bytes | None) -> str:
     if hash_header(record.header(), key) != record.hash:
         return "was edited: its hash is not that of its header (or the journal has another key)"
     if record.kind not in list(RecordKind):
-        return f"is of a kind that this version does not know, {record.kind!r}; a later one does"
+        return f"is of the kind {record.kind!r}, which only a later version of memalpha knows"
     if first != before.seq + 1:
         return f"follows number {before.seq}: those between are missing"
     if record.previous != before.hash:
-        return "was moved, or the one before it was edited: it does not follow on that one's hash"
-    return "" if sealed else "was edited: its body is not the one it was sealed with"
+        return "was moved, or its predecessor was edited: it does not follow the predecessor's hash"
+    return "" if sealed else "was edited: its body is not the one with which it was sealed"
 
 
 def check_record(record: Record, before: Head, key: bytes | None, name: str) -> None:
@@ -453,12 +453,12 @@ def check(records: Sequence[Record], before: Head, head: Head, key: bytes | None
             except JournalDamagedError as error:
                 faults.append(str(error))
     if last != head:
-        faults.append(f"the last operation is number {last.seq}, it should be number {head.seq}")
+        faults.append(f"the last operation is number {last.seq}, but should be number {head.seq}")
     bare = sorted(erased - forgotten)
     if bare:
         faults.append(
-            f"operations {bare} have lost their content "
-            "and no receipt says that they were forgotten"
+            f"operations {bare} have lost their content, but no receipt says that "
+            "they were forgotten"
         )
     return faults
 

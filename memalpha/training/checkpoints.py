@@ -56,23 +56,23 @@ def find_damage(checkpoint: Path) -> str:
     Also wrong is a checkpoint of a run with other options or data, and a file that was not sealed.
     """
     if not (checkpoint / SEAL).is_file():
-        return f"{SEAL} is missing: it was not finished"
+        return f"{SEAL} is missing, so the checkpoint was not finished"
     try:
         sealed = read_object(checkpoint / SEAL)
     except InputError:
         return f"{SEAL} cannot be read"
     run = sealed.pop(_RUN, None)
     if run is not None and run != run_digest(checkpoint.parent):
-        return "it is of a run with other options or data"
+        return "the checkpoint belongs to a run with other options or data"
     if TRAINER_STATE_NAME not in sealed:
         return f"{SEAL} does not list {TRAINER_STATE_NAME}"
     digests = _digests(checkpoint)
     wrong = [name for name in sealed if digests.get(name) != sealed[name]]
     if wrong:
-        return f"{wrong[0]} is missing or has other content than was written"
+        return f"{wrong[0]} is missing or was changed"
     # what desktops and network file systems leave behind, such as .DS_Store, is loaded by nobody
     more = sorted(name for name in digests.keys() - sealed.keys() if not _is_hidden(name))
-    return f"{more[0]} was not written with it" if more else ""
+    return f"{more[0]} does not belong to the checkpoint" if more else ""
 
 
 def _is_hidden(name: str) -> bool:
@@ -192,15 +192,15 @@ class WholeCheckpoints(WithoutArguments):
         now = self.args.world_size
         if wrote in (0, now):
             return
-        problem = f"{checkpoint.name} was written by {wrote} processes, and there are {now}"
+        problem = f"{checkpoint.name} was written by {wrote} processes, but there are {now}"
         sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        why = "its optimizer is sharded" if sharded else "it stands amid a batch of rollouts"
+        why = "its optimizer is sharded" if sharded else "it lies within a draw of rollouts"
         if sharded or any(checkpoint.glob("rows_*.pt")):
             raise RunFolderError(
                 f"{problem}; {why}",
                 expected=f"{wrote} processes",
             )
-        _logger.warning("%s: from here on, rollouts have other random numbers", problem)
+        _logger.warning("%s: the following rollouts have other random numbers", problem)
 
     def load_best(self) -> int:
         """Load the best checkpoint's weights (if a step was evaluated), and return the step of the

@@ -82,7 +82,7 @@ class MemoryEnvironment:
         next messages, None at the end.
         """
         if self._prompt is None:
-            raise ValueError("every chunk was read")
+            raise ValueError("all chunks have been read")
         stop = StopReason.LENGTH if cut_off else StopReason.END
         made = Completion((), completion, stop)
         self._episode.take(self._prompt, made)
@@ -111,7 +111,7 @@ class MemoryEnvironment:
         """
         if not self.done:
             steps_read = f"{len(self.rollout.steps)} of {len(self.rollout.chunks)}"
-            raise ValueError(f"{steps_read} chunks were read")
+            raise ValueError(f"{steps_read} chunks have been read")
         with self._scoring:
             (steps,) = self.scorer.score([self.rollout])
         return [{**step, "total": step.total(self.scorer.reward_config)} for step in steps]

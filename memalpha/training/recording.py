@@ -136,7 +136,9 @@ class StopOnSignal(TrainerCallback):  # type: ignore[misc]
         if self._received is None:
             self._received = time.monotonic()
             name = signal.Signals(number).name
-            _logger.warning("%s: saving after this step; Ctrl-C again stops at once", name)
+            _logger.warning(
+                "%s received: the run is saved after this step; Ctrl-C again stops at once", name
+            )
         elif number == signal.SIGINT and time.monotonic() - self._received >= self.repeated_after:
             raise KeyboardInterrupt
 

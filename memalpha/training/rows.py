@@ -142,7 +142,8 @@ def build_rows(
         if ids != ids[:1] * group_size:
             end = start + len(ids) - 1
             raise ValueError(
-                f"rollouts {start} to {end} should be {group_size} of one instance and read {ids}"
+                f"rollouts {start} to {end} should be {group_size} of one instance, but "
+                f"are of {ids}"
             )
     rows = []
     for index, (rollout, parts) in enumerate(zip(rollouts, rewards, strict=True)):

@@ -220,7 +220,8 @@ async def _score_part(name: str, function: RewardFunction, rollout: Rollout) -> 
         numbers = [value for value in values if value is not None]
         if len(values) != count or not all(map(math.isfinite, numbers)):
             raise ValueError(
-                f"{scores!r} is no finite number or None, nor a list of {count}, one for each step"
+                f"{scores!r} is neither a finite number, nor None, nor a list of "
+                f"{count} of them, one for each step"
             )
         return [math.nan if value is None else float(value) for value in values]
     except ServiceError as error:

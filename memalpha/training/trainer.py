@@ -189,7 +189,9 @@ class MemoryGRPOTrainer(WholeCheckpoints, PackedGRPOTrainer):
             at_scale = f" at loss scale {scale:g}"
             self._record({"loss_scale": scale})
         if skip:
-            _logger.warning("step %d is skipped: loss or gradient is not finite%s", step, at_scale)
+            _logger.warning(
+                "step %d is skipped, since loss or gradient is not finite%s", step, at_scale
+            )
         if skip and scaler is not None:
             overflow(model)
         elif skip:
@@ -377,9 +379,9 @@ def explain_out_of_memory(rows: int) -> Iterator[None]:
         of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
         if not of_memory and "can't allocate memory" not in str(error):
             raise
-        advice = "shorten chunks, view_tokens or max_completion_length"
+        advice = "lower view_tokens or max_completion_length, or shorten the chunks"
         if rows > 1:
-            advice = f"lower rows_per_forward (now {rows})"
+            advice = f"lower rows_per_forward, which is {rows}"
         raise TrainingAborted(
             "the memory is not enough for the update with rows_per_forward = "
             f"{rows}: {str(error).splitlines()[0]}",

@@ -56,19 +56,23 @@ def check_sharding(sharding: Sharding, reader: str, gathers: bool, in_4bit: bool
         (sharding is Sharding.FSDP1, "fsdp_version is 1", "2, as in configs/accelerate/fsdp2.yaml"),
         (
             sharded and reader == "base",
-            f"reader is 'base' with {sharding}",
-            "recall or endpoint, or DDP",
+            f"reader 'base' cannot be used with {sharding}",
+            "reader recall or endpoint, or DDP",
         ),
-        (sharded and in_4bit, f"load_in_4bit with {sharding}", "DDP, or one GPU"),
+        (
+            sharded and in_4bit,
+            f"load_in_4bit cannot be combined with {sharding}",
+            "DDP, or one GPU",
+        ),
         (
             sharding is Sharding.ZERO3 and not gathers,
-            "ds3_gather_for_generation is false with ZeRO-3",
+            "ds3_gather_for_generation is false, but weights are sharded by ZeRO-3",
             "true",
         ),
         (
             sharding is Sharding.FSDP2 and in_ram,
             "fsdp_cpu_ram_efficient_loading is true",
-            "false: all ranks need weights at once",
+            "false, since all ranks need the weights at the same time",
         ),
     ):
         if wrong:

@@ -78,7 +78,7 @@ _HEADERS = {
     413: {"Connection": "close"},
     503: {"Retry-After": "1"},
 }
-_EXPECTED = "what /openapi.json says"
+_EXPECTED = "a request as /openapi.json describes it"
 
 
 def respond(

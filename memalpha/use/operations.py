@@ -286,13 +286,13 @@ def read_json(text: str | bytes) -> Any:
 def _once(pairs: Sequence[tuple[str, Any]]) -> JsonObject:
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise ValueError("a name stands there twice")
+        raise ValueError("a name occurs twice")
     return fields
 
 
 def _finite(number: str) -> float:
     if not math.isfinite(float(number)):
-        raise ValueError(f"{number[:40]} is no number that can be held")
+        raise ValueError(f"{number[:40]} is too large a number")
     return float(number)
 
 

@@ -86,7 +86,7 @@ def test_an_answer_names_the_passage_it_is_from_and_why_shows_all_that_was_read(
         talking, "I live in Oslo", "I have a cat", "Which pet, a cat?", "/why", "Is it Oslo?"
     )
     assert lines[0] == "  remembered (1): + 1 User: I live in Oslo"
-    assert lines[-2] == "  from no passage in these words: /why shows what was read"
+    assert lines[-2] == "  no passage contains these words; /why shows what was read"
     answer = lines.index("a cat")
     assert lines[answer + 1] == "  from facts 2 [2026-01-02]: User: I have a cat"
     shown = lines[lines.index("entry\tsection\ttime\tcontent\toperation") + 1].split("\t")

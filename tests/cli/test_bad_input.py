@@ -162,7 +162,7 @@ CASES = {
     ),
     "agent of two kinds": (
         lambda t: ["serve", "folder", *AT, "--model", "m"],
-        "folder beside an endpoint",
+        "folder and an endpoint",
     ),
     "agent of no kind": (lambda t: ["chat"], "without a store"),
     "endpoint without model": (lambda t: ["chat", *AT, "--user", "marta"], "model is ''"),

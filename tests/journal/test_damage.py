@@ -107,7 +107,7 @@ def test_damage_of_the_database_is_never_a_wrong_answer(folder, how):
 EDITS = {
     "an erasure without a receipt": (
         "UPDATE log SET body = NULL, salt = NULL WHERE seq = 2 AND ns != ''",
-        r"operations \[2\] have lost their content and no receipt",
+        r"operations \[2\] have lost their content, but no receipt",
     ),
     "edited body": (
         "UPDATE log SET body = replace(body, 'changed', 'CHANGED')",
@@ -140,14 +140,14 @@ EDITS = {
     ),
     "missing at the end": (
         "DELETE FROM log WHERE seq = (SELECT max(seq) FROM log)",
-        "it should be number",
+        "but should be number",
     ),
     "reordered": (
         "UPDATE log SET seq = CASE seq WHEN 8 THEN -9 ELSE -8 END WHERE seq IN (8, 9)",
         "its hash is not that",
     ),
-    "the registry gone": ("DELETE FROM log WHERE ns = ''", "it should be number"),
-    "a head moved": ("UPDATE heads SET seq = seq + 1 WHERE ns != ''", "it should be number"),
+    "the registry gone": ("DELETE FROM log WHERE ns = ''", "but should be number"),
+    "a head moved": ("UPDATE heads SET seq = seq + 1 WHERE ns != ''", "but should be number"),
     "a body invented": (
         "UPDATE log SET body = '{}', salt = '00' WHERE body IS NULL AND commitment != ''",
         "was edited|unreadable",

@@ -264,4 +264,4 @@ def test_a_record_of_a_later_version_is_told(folder):
     later = record._replace(kind="verses")
     later = later._replace(hash=records.hash_header(later.header(), None))
     told = fault(later, Head(later.seq - 1, later.previous), None)
-    assert told.startswith("is of a kind that this version does not know, 'verses'")
+    assert told.startswith("is of the kind 'verses', which only a later version")

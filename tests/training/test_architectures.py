@@ -95,7 +95,7 @@ def test_draws_and_updates_are_those_of_transformers_own_forward(name, caplog):
     if draws:
         assert drawing_error(copy.deepcopy(model)) < EXACT
     else:
-        with pytest.raises(InputError, match=r"cannot be drawn|attention"):
+        with pytest.raises(InputError, match=r"cannot be drawn from here|attention"):
             HFGenerator(model, Ids())
     caplog.clear()
     assert update_error(model, [*SHORT, *LONG]) < EXACT
@@ -122,7 +122,7 @@ def test_a_model_that_sees_later_tokens_is_refused_before_it_draws_or_trains():
     model = transformers.BertLMHeadModel(transformers.BertConfig(**SIZES)).eval()
     with pytest.raises(InputError, match=r"BertLMHeadModel cannot be trained.* later tokens"):
         prepare_policy(model)
-    with pytest.raises(InputError, match="completions of BertLMHeadModel cannot be drawn"):
+    with pytest.raises(InputError, match="BertLMHeadModel cannot be drawn from here"):
         HFGenerator(model, Ids())
 
 
@@ -158,7 +158,7 @@ def test_a_forward_that_leaves_inputs_out_is_updated_row_by_row(caplog):
     model = Forgets(config).eval()
     assert update_error(model, [*SHORT, *LONG]) < EXACT
     assert "every row by itself" in caplog.text
-    with pytest.raises(InputError, match="completions of Forgets cannot be drawn"):
+    with pytest.raises(InputError, match="Forgets cannot be drawn from here"):
         HFGenerator(model, Ids())
 
 

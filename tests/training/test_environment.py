@@ -73,7 +73,7 @@ def options(tmp_path_factory):
 def play(options, index, *completions):
     environment = MemoryEnvironment(**options)
     messages = [environment.reset(index)]
-    with pytest.raises(ValueError, match=r"0 of . chunks were read"):
+    with pytest.raises(ValueError, match=r"0 of . chunks have been read"):
         environment.rewards()
     messages += map(environment.step, completions)
     assert messages.pop() is None

@@ -114,7 +114,7 @@ def test_other_errors_are_not_taken_for_memory(error):
     expected, named = (
         (RuntimeError, "shape")
         if str(error) == "shape"
-        else (TrainingAborted, "lower rows_per_forward .now 32")
+        else (TrainingAborted, "lower rows_per_forward, which is 32")
     )
     with pytest.raises(expected, match=named), explain_out_of_memory(32):
         raise error
@@ -137,4 +137,4 @@ def test_a_checkpoint_is_on_disk_before_it_takes_its_name(tmp_path, monkeypatch)
     assert synced[-1] == tmp_path  # the new name
     assert find_damage(tmp_path / "checkpoint-1") == "" and not (tmp_path / "new").exists()
     (tmp_path / "checkpoint-1" / "deep" / "weights").write_text("old")
-    assert "deep/weights is missing or has other content" in find_damage(tmp_path / "checkpoint-1")
+    assert "deep/weights is missing or was changed" in find_damage(tmp_path / "checkpoint-1")

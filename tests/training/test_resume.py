@@ -188,9 +188,12 @@ def test_a_checkpoint_of_another_run_or_with_a_file_more_is_left_out(whole_run, 
         (run_folder / "checkpoint-4" / left).parent.mkdir(exist_ok=True)
         (run_folder / "checkpoint-4" / left).write_bytes(b"x")
     assert find_damage(run_folder / "checkpoint-4") == ""
-    assert find_damage(other / "checkpoint-4") == "it is of a run with other options or data"
+    assert (
+        find_damage(other / "checkpoint-4")
+        == "the checkpoint belongs to a run with other options or data"
+    )
     (run_folder / "checkpoint-4" / "rows_0.pt").write_bytes(b"x")
-    assert find_damage(run_folder / "checkpoint-4") == "rows_0.pt was not written with it"
+    assert find_damage(run_folder / "checkpoint-4") == "rows_0.pt does not belong to the checkpoint"
 
 
 def test_a_run_with_every_checkpoint_damaged_does_not_begin_again(whole_run, tmp_path, capsys):
@@ -462,22 +465,22 @@ def test_one_process_goes_on_as_two_and_two_as_one(whole_run, tmp_path, caplog, 
     )
     command = ["-m", "memalpha", "train", *OPTIONS, "--output_dir", str(folder), "--resume"]
     done = two(*command, "--per_device_train_batch_size", "16")
-    assert "checkpoint-2 was written by 1 processes, and there are 2" in done.stderr
+    assert "checkpoint-2 was written by 1 processes, but there are 2" in done.stderr
     shutil.rmtree(folder / "checkpoint-4")
     rows = folder / "checkpoint-3" / "rows_1.pt"
-    rows.touch()  # as left amid a batch of rollouts
+    rows.touch()  # as left within a draw of rollouts
     seal = (rows.parent / SEAL).read_text()
     with_rows = {**json.loads(seal), rows.name: hashlib.sha256(b"").hexdigest()}
     (rows.parent / SEAL).write_text(json.dumps(with_rows))
     assert train(folder, "--resume") == 1
     assert (
         "checkpoint-3 was written by 2 processes" in (said := capsys.readouterr().err)
-        and "amid a batch" in said
+        and "within a draw" in said
     )
     rows.unlink()
     (rows.parent / SEAL).write_text(seal)
     assert train(folder, "--resume") == 0
-    assert "checkpoint-3 was written by 2 processes, and there are 1" in caplog.text
+    assert "checkpoint-3 was written by 2 processes, but there are 1" in caplog.text
 
     def steps(run):
         drawn = {step: [] for step in (1, 2, 3, 4)}

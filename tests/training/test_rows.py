@@ -76,7 +76,7 @@ def test_advantages_by_step_and_by_trajectory(rollouts):
 def test_groups_must_be_whole_and_of_one_instance(rollouts):
     with pytest.raises(
         ValueError,
-        match=r"rollouts 0 to 2 should be 3 of one instance and read \['long', 'long', 'short'\]",
+        match=r"rollouts 0 to 2 should be 3 of one instance, but are of \['long', 'long', 'short'\]",
     ):
         build(rollouts, group_size=3)
     for rewards in (REWARDS[:3], [REWARDS[2], *REWARDS[1:]]):

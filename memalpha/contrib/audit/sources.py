@@ -102,7 +102,7 @@ def find_unsupported(view: NamespaceView) -> Iterator[Finding]:
         if elsewhere < ELSEWHERE:
             line, _ = view.saying(entry, lines)
             missing = ", ".join(sorted(words - common_stems(words, said))[:4])
-            why = f"no line that was read says it (nowhere: {missing})"
+            why = f"no line that was read says it (not found: {missing})"
             yield view.finding(Fault.UNSUPPORTED, entry, why, view.removal(entry), line)
 
 
@@ -175,7 +175,7 @@ def wrong_subject(view: NamespaceView) -> Iterator[Finding]:
             _owner_told(view, entry, clause) if own else _first_person(view, entry, line, clause)
         )
         if right:
-            why = f"the line says it of {right}, not of {subject}"
+            why = f"the line says it about {right}, not about {subject}"
             edit = Proposal(Action.EDIT, text=with_subject(entry, subject, right))
             yield view.finding(Fault.WRONG_SUBJECT, entry, why, edit, line)
 

@@ -298,7 +298,7 @@ _INSTRUCTION = re.compile("|".join(f"(?:{order})" for order in _ORDERS), re.IGNO
 
 def instructions(view: NamespaceView) -> Iterator[Finding]:
     """Yield entries that tell a model what to do, or repeat what it was told to be."""
-    why = "tells a model what to do: it is no fact about anybody"
+    why = "it tells a model what to do and states no fact"
     return _matching(view, Fault.INSTRUCTIONS, _INSTRUCTION, why)
 
 
@@ -345,5 +345,5 @@ _DEAD_ENDS = re.compile(
 
 def dead_ends(view: NamespaceView) -> Iterator[Finding]:
     """Yield entries about what failed or was going on: not of a person, and soon not true."""
-    why = "was the state of a task, not a fact to keep"
+    why = "it was the state of a task and is not a lasting fact"
     return _matching(view, Fault.DEAD_ENDS, _DEAD_ENDS, why)

@@ -339,7 +339,7 @@ def _load_json(text: str | bytes) -> Any:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not is_text(written):
-        raise ValueError("it holds what is no Unicode text")
+        raise ValueError("it holds characters that are not Unicode text")
     return value
 
 

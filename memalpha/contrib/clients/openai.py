@@ -132,7 +132,7 @@ class _Call:
             problem = error
         self._failures.append(problem)
         del self._failures[:-_FAILURES]
-        told = f"a chat went on and was not remembered: {problem}"
+        told = f"a chat was answered but not remembered: {problem}"
         warnings.warn(told, RuntimeWarning, stacklevel=3)
 
 

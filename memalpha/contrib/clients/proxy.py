@@ -177,7 +177,9 @@ class _UpstreamResponse(StreamingResponse):
             async for data in self.body_iterator:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
         except httpx2.HTTPError as error:
-            _LOG.error("an answer broke off: %s: %s", type(error).__name__, error)
+            _LOG.error(
+                "the answer of the upstream server broke off: %s: %s", type(error).__name__, error
+            )
             return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -194,8 +194,8 @@ class Export:
         reason = reasons.get(type(error)) or str(error) or type(error).__name__
         expected = "JSON or JSON Lines in UTF-8, a zip of such files, or its folder"
         if _is_database(self.path):
-            reason = "it is a database"
-            expected += "; of a store of memalpha what memalpha journal export writes"
+            reason = "the file is a database"
+            expected += "; for a store of memalpha, the file that memalpha journal export writes"
         return InputError(
             f"{self.path}{name and f' ({name})'} cannot be read: {reason}", expected=expected
         )

@@ -50,7 +50,7 @@ class GroupOptions(Options):
     def check(self) -> None:
         """Check that both have one length."""
         if self.entropies and len(self.entropies) != len(self.relative_weights):
-            expected = f"none, or {len(self.relative_weights)} of them"
+            expected = f"no numbers, or {len(self.relative_weights)} numbers"
             raise InputError(f"entropies is {self.entropies}", expected=expected)
 
 
@@ -136,7 +136,7 @@ class MAPPO:
         *collecting, batch_seed = seeds_of(seed, 3)
         many = len(self.agents)
         if episodes % many:
-            what = f"{episodes} episodes (envs) for {many} agents"
+            what = f"there are {episodes} episodes (envs) for {many} agents"
             raise InputError(what, expected="a multiple of the number of agents")
         for agent in self.agents:
             agent.set_rates(share_left)

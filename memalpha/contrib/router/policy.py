@@ -180,7 +180,7 @@ class Checkpoint:
         content = file.read_bytes()
         try:
             if hashlib.sha256(content[32:]).digest() != content[:32]:
-                raise ValueError("it is damaged, or no checkpoint")
+                raise ValueError("the file is damaged, or not a checkpoint")
             return cls(**unpack_tensors(content[32:]))
         except _DAMAGE as error:
             raise InputError(
@@ -449,13 +449,13 @@ def pack(agents: Sequence[PPOAgent]) -> list[JsonObject]:
 def unpack(members: Sequence[JsonMapping], agents: Sequence[PPOAgent]) -> None:
     """Load what ``pack`` returned, or change nothing; InputError names what does not fit."""
     if len(members) != len(agents):
-        expected = f"{len(agents)}, as configured"
+        expected = f"{len(agents)} agents, as in the configuration"
         raise InputError(f"the checkpoint holds {len(members)} agents", expected=expected)
     try:
         for member, agent in zip(members, agents, strict=True):
             deepcopy(agent.policy).load_state_dict(member["weights"])
     except RuntimeError as error:
-        expected = "the configuration it was made with"
+        expected = "the configuration with which it was made"
         raise InputError(f"the checkpoint does not fit: {error}", expected=expected) from error
     for member, agent in zip(members, agents, strict=True):
         agent.policy.load_state_dict(member["weights"])

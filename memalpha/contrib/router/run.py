@@ -166,7 +166,7 @@ def make_learner(config: RouterConfig, shape: Shape) -> Learner:
     if run.learner == "grpo":
         return MultiAgentGRPO(shape, policy, ppo, group, run.seed)
     if policy.kind != "team":
-        what = f"learner mappo with a policy of kind {policy.kind!r}"
+        what = f"learner mappo cannot train a policy of kind {policy.kind!r}"
         raise InputError(what, expected="team", fix="set kind: team")
     return MAPPO(shape, policy, ppo, run.seed)
 
@@ -267,7 +267,7 @@ def _resume(folder: RunFolder, learner: Learner, options: JsonMapping) -> int:
     checkpoint = Checkpoint.load(folder.path)
     differing = [name for name in sorted(options) if checkpoint.config.get(name) != options[name]]
     if differing:
-        expected = "those of the run's config.yaml"
+        expected = "the options of the run's config.yaml"
         raise RunFolderError(
             f"these options differ from those of the run that is resumed: {', '.join(differing)}",
             expected=expected,

@@ -106,8 +106,8 @@ class SelectorOptions(Options):
         networks.
         """
         if self.update_every > self.capacity or self.policy.kind != "separate":
-            what = f"update_every {self.update_every}, capacity {self.capacity}"
-            expected = "update_every of at most the capacity, kind separate"
+            what = f"update_every is {self.update_every} and capacity is {self.capacity}"
+            expected = "update_every of at most the capacity, and kind separate"
             raise InputError(f"{what}, kind {self.policy.kind!r}", expected=expected)
 
 
@@ -258,7 +258,8 @@ class ToolSelector:
         number = selection if isinstance(selection, int) else selection.number
         if number not in self._open:
             expected = (
-                f"one made while exploring, not observed yet, of the last {self.options.capacity}"
+                f"one of the last {self.options.capacity} selections that was made "
+                "while exploring and is not observed yet"
             )
             raise InputError(f"the selection {number} is unknown", expected=expected)
         if next_observation is None and (reward is None or not done):

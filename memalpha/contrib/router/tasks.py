@@ -387,7 +387,8 @@ class LogTask:
             ) from error
         if not actions or len(set(counts)) > 1 or counts[0] < 2:
             expected = (
-                "rows to train on and to measure on, two or more routes, as many for each actor"
+                "rows for training and for measuring, and at least two routes, the "
+                "same number for each actor"
             )
             raise InputError(
                 f"the log has {len(actions)} rows, in which the actors have {counts} routes",
@@ -408,7 +409,7 @@ class LogTask:
             for own in self.actions.T:
                 self.logging.append(logistic(self.embeddings, own, weights, counts[0]))
         if not self.logging:
-            expected = "probabilities in both files, or in none"
+            expected = "probabilities in both files or in none"
             raise InputError("the held-out rows have no probabilities", expected=expected)
         estimates = [estimate(self.embeddings) for estimate in self.logging]
         self.probabilities = self._of_rows(np.stack(estimates, axis=1))

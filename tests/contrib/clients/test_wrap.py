@@ -319,7 +319,7 @@ def test_whatever_the_model_raises_the_answer_is_not_lost(agent, server, monkeyp
     assert len(wrapped.not_remembered) == 1
 
 
-@pytest.mark.filterwarnings("ignore:a chat went on")
+@pytest.mark.filterwarnings("ignore:a chat was answered")
 def test_a_memory_that_fails_for_long_does_not_hold_all_conversations(agent, server, monkeypatch):
     wrapped = memalpha.wrap(client(server), agent, "marta")
     numbers = iter(range(130))
