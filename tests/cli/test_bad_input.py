@@ -164,7 +164,7 @@ CASES = {
         lambda t: ["serve", "folder", *AT, "--model", "m"],
         "folder and an endpoint",
     ),
-    "agent of no kind": (lambda t: ["chat"], "without a store"),
+    "agent of no kind": (lambda t: ["chat"], "got no store"),
     "endpoint without model": (lambda t: ["chat", *AT, "--user", "marta"], "model is ''"),
     "endpoint and reader": (
         lambda t: ["serve", *AT, "--model", "m", "--reader", "x"],

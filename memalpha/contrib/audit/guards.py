@@ -86,10 +86,7 @@ class DetectorGuard:
     ) -> str:
         before = memory.get(operation.entry_id or operation.section)
         if self.assistant and before is not None and _by_assistant(before, operation, lines):
-            return (
-                f"the guard {ASSISTANT_GUARD} refused it, since only an assistant's "
-                "words ask for it"
-            )
+            return f"the guard {ASSISTANT_GUARD}: only an assistant's words ask for it"
         if operation.kind is OperationKind.DELETE or not operation.content:
             return ""
         now = memory.clock
@@ -109,10 +106,10 @@ class DetectorGuard:
             for finding in detector(view):
                 old = finding.entry
                 if old.id == trial.id:
-                    return f"the guard {kind} refused it: {finding.why}"
+                    return f"the guard {kind}: {finding.why}"
                 again = kind == Fault.REPEATS and contradicts_between(view, old, trial)
                 if finding.other is not None and finding.other.id == trial.id and not again:
-                    return f"the guard {kind} refused it beside entry {old.id}: {finding.why}"
+                    return f"the guard {kind}: beside entry {old.id}, {finding.why}"
         return ""
 
 
