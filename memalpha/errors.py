@@ -15,9 +15,14 @@ _LONGEST = 3000
 
 
 class MemAlphaError(Exception):
-    """Base of all errors of this package: what happened, what was expected, and a fix.
+    """Base of all errors of this package, with the problem, the expected value and a way to fix it.
 
-    The command line prints no traceback.
+    The command line prints the message without a traceback.
+
+    Args:
+        what: The problem, as a sentence without a full stop.
+        expected: The value that was expected.
+        fix: The step that mends the problem.
     """
 
     def __init__(self, what: str, *, expected: str = "", fix: str = "") -> None:
@@ -39,7 +44,7 @@ class InputError(MemAlphaError, ValueError):
 
 
 class SchemaError(InputError):
-    """A memory schema or a data row does not have the published form."""
+    """A memory schema or a data row does not have the documented form."""
 
 
 class RunFolderError(InputError):
@@ -47,7 +52,12 @@ class RunFolderError(InputError):
 
 
 class MissingExtraError(MemAlphaError, ImportError):
-    """The import ``package`` is missing; installing the extra ``extra`` of memalpha provides it."""
+    """An import is missing that an extra of memalpha installs.
+
+    Args:
+        package: The package that could not be imported.
+        extra: The extra that provides it.
+    """
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(
@@ -99,7 +109,7 @@ class JournalError(MemAlphaError):
 
 
 class JournalBusyError(JournalError):
-    """Somebody else held the store for longer than the waiting time; try again."""
+    """Another writer held the store for longer than the waiting time. Try again."""
 
 
 class JournalDamagedError(JournalError):
@@ -121,27 +131,29 @@ class ForgottenError(JournalError):
 
 
 class TrainingAborted(MemAlphaError):
-    """A training run had to stop: masked samples, non-finite numbers, no memory or disk left."""
+    """A training run had to stop because of masked samples, non-finite numbers, or a full memory or
+    disk.
+    """
 
 
 class TrainingStopped(MemAlphaError):
-    """A training run was stopped by request, with a checkpoint to resume from.
+    """A training run was stopped by request, and has a checkpoint from which it can continue.
 
-    The command line exits with 130.
+    The command line exits with code 130.
     """
 
 
 class ImportStopped(MemAlphaError):
-    """An import was stopped by request, after a batch; the same import goes on.
+    """An import was stopped by request after a batch, and the same import continues there.
 
-    The command line exits with 130.
+    The command line exits with code 130.
     """
 
 
 def outcomes_of(
     ask: Callable[..., list[_Result]], *arguments: object
 ) -> list[_Result | ServiceError]:
-    """Return what a batch gave, with errors in the places of what failed."""
+    """Call ``ask``, and return one result or error for each item of the batch."""
     try:
         return list(ask(*arguments))
     except PartialServiceError as error:

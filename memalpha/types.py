@@ -28,34 +28,49 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One piece of the input, read in one step."""
+    """One piece of the input, which the agent reads in one step.
+
+    Attributes:
+        text: The text of the chunk.
+        time: The time at which it was said or written, as ISO 8601; None if it is unknown.
+    """
 
     text: str
-    time: str | None = None  # when it was said or written: ISO 8601
+    time: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question about an instance, asked after its last chunk."""
+    """One question about an instance, asked after its last chunk.
+
+    Attributes:
+        text: The text of the question.
+        answers: The accepted answers, none where nobody knows. Some metrics need all of them.
+        metric: The metric that scores an answer, one of ``memalpha.qa.metrics.metric_names`` or a
+            judged one.
+        kind: The kind of question, e.g. ``single``, ``latest``, ``removed``, ``time`` or ``count``;
+            any other name is allowed.
+        subject: The person or thing to which the answer must belong. For ``recall_at_5`` it is the
+            file of all titles.
+        stale: Earlier values that are wrong by then.
+        evidence: Indices of the chunks that hold the answer; None if they are unknown.
+        id: A name that is unique in its instance.
+        outdated: For an update, indices of the evidence chunks that say only what no longer holds.
+    """
 
     text: str
-    # accepted answers, none where nobody knows; some metrics need all of them
     answers: tuple[str, ...] = ()
-    metric: str = "substring"  # one of ``memalpha.qa.metrics.metric_names``, or a judged one
-    # e.g. ``single``, ``latest``, ``removed``, ``time``, ``count``; any other name is allowed
+    metric: str = "substring"
     kind: str = "single"
-    # who or what the answer must belong to; for ``recall_at_5`` the file of all titles
     subject: str | None = None
-    stale: tuple[str, ...] = ()  # earlier values that are now wrong
-    # indices of the chunks that hold the answer; None if unknown
+    stale: tuple[str, ...] = ()
     evidence: tuple[int, ...] | None = None
-    id: str = ""  # unique inside its instance
-    # of an update: the chunks of the evidence that say only what no longer holds
+    id: str = ""
     outdated: tuple[int, ...] = ()
 
 
 class FactAction(StrEnum):
-    """What a chunk does to a fact."""
+    """The action of a chunk on a fact: state it, change it or retract it."""
 
     STATE = "state"
     CHANGE = "change"
@@ -64,38 +79,63 @@ class FactAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What one chunk says. Known for annotated data only; the policy never sees it."""
+    """One fact that a chunk states, changes or retracts. Facts are known for annotated data only,
+    and the policy never sees them.
 
-    chunk: int  # index of the chunk
+    Attributes:
+        chunk: Index of the chunk.
+        action: The action of the chunk on the fact.
+        subject: The person or thing that the fact is about.
+        attribute: The attribute of the subject, such as ``city``.
+        value: The value that is stated, changed to, or retracted.
+        previous: The value that a change replaces; else None.
+        note: The text that a good agent would write, with subject and value as they are here. An
+            empty text stands for subject, attribute and value.
+        sections: Names of the sections in which the fact belongs, best first. The first that a
+            schema has is taken.
+    """
+
+    chunk: int
     action: FactAction
     subject: str
     attribute: str
-    value: str  # the value stated, changed to, or retracted
-    previous: str | None = None  # the value that a change replaces
-    # how a good agent would write it down, with subject and value as they are here; "" = the three
-    # words
+    value: str
+    previous: str | None = None
     note: str = ""
-    # sections it belongs in, best first: the first that a schema has is taken
     sections: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One long input and its questions."""
+    """One long input and the questions about it.
 
-    id: str  # unique inside its data set
-    source: str  # name of the data set
-    chunks: tuple[Chunk, ...]  # in reading order; at least one
-    questions: tuple[Question, ...]  # may be empty for inference
-    facts: tuple[Fact, ...] = ()  # generated data only
-    # training only, in no file: the chunks before this one were read by a teacher,
+    Attributes:
+        id: A name that is unique in its data set.
+        source: The name of the data set.
+        chunks: The chunks in reading order, at least one.
+        questions: The questions; for inference there may be none.
+        facts: The annotated facts of generated data.
+        begin: Index of the first chunk that the policy reads. In training a teacher may have read
+            the earlier ones; no file holds this number.
+        initial_entries: The entries, archived lines included, that the teacher kept of the earlier
+            chunks.
+    """
+
+    id: str
+    source: str
+    chunks: tuple[Chunk, ...]
+    questions: tuple[Question, ...]
+    facts: tuple[Fact, ...] = ()
     begin: int = 0
-    # and these are the entries, archived lines included, that it kept of them
     initial_entries: tuple[Entry, ...] = ()
 
 
 class OperationKind(StrEnum):
-    """What an operation does."""
+    """The kind of an operation on a memory.
+
+    ``insert``, ``update`` and ``delete`` act on one entry of a list. ``replace`` writes the whole
+    text of a block section, such as the core memory of the published system.
+    """
 
     INSERT = "insert"
     UPDATE = "update"
@@ -106,13 +146,21 @@ class OperationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One requested change of a memory, as plain data."""
+    """One requested change of a memory, as plain data.
+
+    Attributes:
+        kind: The kind of operation.
+        section: The name of a section of the schema.
+        content: The new text; None for a deletion.
+        entry_id: The id of the entry to update or delete; else None.
+        timestamp: The time at which the content was true, as ISO 8601. With None it is the chunk's
+            time if the section keeps times.
+    """
 
     kind: OperationKind
-    section: str  # name of a section of the schema
-    content: str | None = None  # new text; None for delete
-    entry_id: str | None = None  # for update and delete; else None
-    # when the content was true, ISO 8601; None: the chunk's time if the section keeps times
+    section: str
+    content: str | None = None
+    entry_id: str | None = None
     timestamp: str | None = None
 
 
@@ -139,46 +187,67 @@ class ResultCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperationResult:
-    """The outcome of one call, or of one of the operations of a call of a tool of one's own."""
+    """The outcome of one call, or of one operation of a call of your own tool.
 
-    ok: bool  # True for a repeated one too
+    Attributes:
+        ok: Whether the operation succeeded; a repeated one does.
+        code: The reason for success or failure.
+        message: One sentence for people and for the model.
+        operation: The operation; None if the call could not be read as one.
+        entry_id: The id of the entry that was written or deleted, or of the existing entry of a
+            duplicate.
+        part: Whether it belongs to the same call as the result in front of it.
+    """
+
+    ok: bool
     code: ResultCode
-    message: str  # one sentence for people and for the model
-    operation: Operation | None = None  # None if the call could not be read as an operation
-    # the entry written or deleted, or the existing entry of a duplicate
+    message: str
+    operation: Operation | None = None
     entry_id: str | None = None
-    part: bool = False  # whether it is of the same call as the result before it
+    part: bool = False
 
     @property
     def changed(self) -> bool:
-        """Whether the operation changed what the memory says."""
+        """Whether the operation changed the content of the memory."""
         return self.code is ResultCode.APPLIED
 
     @property
     def repeated(self) -> bool:
-        """Whether the memory said so already."""
+        """Whether the memory held the content already."""
         return self.code in (ResultCode.DUPLICATE, ResultCode.RENEWED)
 
     @property
     def logged(self) -> bool:
-        """Whether it made one of the memory's ``changes``."""
+        """Whether the operation is one of the memory's ``changes``."""
         return self.code in (ResultCode.APPLIED, ResultCode.RENEWED)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a memory."""
+    """One entry of a memory.
 
-    id: str  # unique in its memory, stable over updates, never reused
-    section: str  # a block section is one entry whose id is the section's name
+    Attributes:
+        id: A name that is unique in its memory, stays the same over updates, and is never used
+            again.
+        section: The name of its section. A block section is one entry whose id is the section's
+            name.
+        content: The text of the entry.
+        timestamp: The time at which the content was true, as ISO 8601; None if the section keeps no
+            times.
+        source_chunk: Index of the chunk of the last write; None if there was no chunk.
+        created: Number of the change that created it. Numbers only grow, also across a restore.
+        updated: Number of the last change.
+        metadata: JSON that a client keeps with the entry, such as Mem0's metadata. The policy does
+            not see it.
+    """
+
+    id: str
+    section: str
     content: str
-    # when the content was true, ISO 8601; None if the section keeps no times
     timestamp: str | None = None
-    source_chunk: int | None = None  # index of the chunk of the last write
-    # number of the change that created it; numbers only grow, also across a restore
+    source_chunk: int | None = None
     created: int = 0
-    updated: int = 0  # number of the last change
-    # JSON of what a client keeps with it, such as Mem0's metadata; no policy sees it
+    updated: int = 0
     metadata: str | None = None
 
 
@@ -198,28 +267,44 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt, as messages (for chat APIs) and as token ids (for the policy)."""
+    """One prompt, as messages (for chat APIs) and as token ids (for the policy).
+
+    Attributes:
+        messages: The chat messages.
+        ids: The token ids. Special tokens are included, but none that comes from the text of chunk
+            or memory.
+        shared: Number of leading ids that are equal for all rollouts of the chunk: system text,
+            chunk, and the view up to where it differs.
+    """
 
     messages: tuple[Message, ...]
-    ids: tuple[int, ...]  # special tokens included, but none from chunk or memory text
-    # leading ids equal for all rollouts of the chunk: system text, chunk, and the view up to where
-    # it differs
+    ids: tuple[int, ...]
     shared: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to draw completions."""
+    """Settings with which completions are drawn.
 
-    max_new_tokens: int  # end token included
-    temperature: float = 0.0  # 0 = greedy
-    top_p: float = 1.0  # 1 = off
-    top_k: int = 0  # 0 = off
-    seed: int | None = None  # for this call only; None continues the generator's own random state
+    Attributes:
+        max_new_tokens: The most tokens of a completion, with the end token.
+        temperature: The sampling temperature; 0 = greedy.
+        top_p: The share of probability from which tokens are drawn; 1 = off.
+        top_k: The number of most probable tokens from which one is drawn; 0 = off.
+        seed: The seed of this call alone. None continues the generator's own random state.
+    """
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
 
 
 class StopReason(StrEnum):
-    """Why a completion ended."""
+    """The reason for which a completion ended: the model wrote its end token, or the limit of
+    tokens was reached.
+    """
 
     END = "end"  # the model wrote its end token
     LENGTH = "length"  # cut off at ``max_new_tokens``
@@ -227,29 +312,40 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One completion."""
+    """One completion of a model.
 
-    # with the end token if there is one; empty if the backend returns only text
+    Attributes:
+        ids: The token ids, with the end token if there is one; empty if the backend returns only
+            text.
+        text: The text without special tokens.
+        stop: The reason for which it ended.
+        logprobs: The log-probability (nats) of each id under the sampling distribution; None if the
+            backend returns none.
+    """
+
     ids: tuple[int, ...]
-    text: str  # without special tokens
+    text: str
     stop: StopReason
-    # of each id under the sampling distribution; None if the backend returns none
     logprobs: tuple[float, ...] | None = None
 
     @property
     def cut_off(self) -> bool:
-        """Whether it reached the length limit."""
+        """Whether the completion reached the limit of tokens."""
         return self.stop is StopReason.LENGTH
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool call read from a completion, not yet checked.
+    """A tool call that was read from a completion and is not checked yet.
 
-    ``start`` and ``end`` are offsets in the completion's text.
+    Attributes:
+        name: The name of the tool.
+        arguments: The arguments by name.
+        start: Offset in the completion's text at which the call begins.
+        end: Offset at which it ends.
     """
 
-    name: str  # of the tool
+    name: str
     arguments: JsonObject
     start: int = 0
     end: int = 0
@@ -259,7 +355,10 @@ class ToolCall:
 class CallError:
     """A part of a completion that is not a valid call.
 
-    ``start`` and ``end`` are offsets in the completion's text.
+    Attributes:
+        message: The fault.
+        start: Offset in the completion's text at which the part begins.
+        end: Offset at which it ends.
     """
 
     message: str
@@ -269,26 +368,42 @@ class CallError:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A reader's answer."""
+    """The answer of a reader.
 
-    text: str  # for a reader that only retrieves: its passages, one per line
-    # set if the answer is the retrieved passages; some metrics check each passage alone
+    Attributes:
+        text: The text of the answer. A reader that only retrieves gives its passages, one on each
+            line.
+        passages: The retrieved passages, if they are the answer; else None. Some metrics check each
+            passage alone.
+        read: For an asker, the notes from which it answered; else None.
+        searches: For an asker, the words for which it searched before its answer.
+    """
+
+    text: str
     passages: tuple[str, ...] | None = None
-    # of an asker: the notes that it answered from, and what it searched for before
     read: tuple[str, ...] | None = None
     searches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionRecord:
-    """One scored question."""
+    """One scored question.
+
+    Attributes:
+        question: The question.
+        entry_ids: Ids of the retrieved entries that the reader got, best first.
+        answer: The answer; None if the reader failed.
+        score: The score from 0 to 1; NaN (masked) if the reader or judge failed.
+        error: The reason of the failure; None without one.
+        graded: The probability from 0 to 1 that the reader gave to the right answer; NaN if it was
+            not asked.
+    """
 
     question: Question
-    entry_ids: tuple[str, ...]  # retrieved entries given to the reader, best first
-    answer: Answer | None  # None if the reader failed
-    score: float  # in [0, 1]; NaN (masked) if the reader or judge failed
-    error: str | None = None  # why it failed
-    # how probable the right answer was to the reader, in [0, 1]; NaN if that was not asked
+    entry_ids: tuple[str, ...]
+    answer: Answer | None
+    score: float
+    error: str | None = None
     graded: float = math.nan
 
 

@@ -60,7 +60,12 @@ class AgentConfig(RetrievalConfig):
     archive: bool = False
 
     def save(self, folder: str | Path) -> None:
-        """Write the configuration into a folder, with the schema file that it names."""
+        """Write the configuration into a folder, with a copy of its schema file if the schema is no
+        preset.
+
+        Args:
+            folder: The existing folder of the adapter.
+        """
         saved = self
         if self.schema not in presets():
             text = Path(self.schema).read_text(encoding="utf-8")
@@ -71,11 +76,19 @@ class AgentConfig(RetrievalConfig):
 
     @classmethod
     def load(cls, folder: str | Path, trust_tools: bool = False) -> AgentConfig:
-        """Read what ``save`` wrote.
+        """Read the configuration that ``save`` wrote.
 
-        InputError if there is none, it is not valid, or it names something outside of the folder.
-        The tools that its schema names are code, and an endpoint that embeds is sent what is
-        remembered: InputError unless ``trust_tools``.
+        Args:
+            folder: The folder of the adapter.
+            trust_tools: Whether tools named by the schema, which are code, may be imported, and
+                texts sent to a server that is the embedder.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            InputError: There is none, it is not valid, it names a file outside of the folder, or it
+                names tools or a server that are not trusted.
         """
         path = Path(folder) / AGENT_FILE
         if not path.is_file():

@@ -32,7 +32,13 @@ StepCallback = Callable[[int, int], None]
 class StepRecord:
     """One step of a rollout.
 
-    ``memory_tokens`` and ``entries`` (their number) are counted after the step.
+    Attributes:
+        chunk_index: Index of the chunk.
+        prompt: The prompt of the step.
+        completion: The completion of the policy.
+        outcome: The results of its calls, and the changes of the memory.
+        memory_tokens: Tokens of the memory after the step.
+        entries: Number of entries after the step.
     """
 
     chunk_index: int
@@ -45,15 +51,28 @@ class StepRecord:
 
 @dataclass(slots=True)
 class Rollout:
-    """One pass over one instance.
+    """One pass of the policy over one instance.
 
-    ``questions`` to ``errors`` are set when it is scored, before its reward is. ``questions`` were
-    asked on the final memory, ``immediate`` after each step (empty: were not). ``verdicts`` are
-    those of the content judge on each step, ``nothing_due`` whether it finds that no write was due
-    there; None where it has none. ``errors`` say, by chunk index, why a part of the reward could
-    not be scored. ``credits`` are numbers of each step that a ``Credit`` keeps, by their name.
-    ``tokens_before`` are those of the memory that it began with. ``role`` is what made it: of any
-    other than the writer of the memory the steps are turns, of which the last gives ``answer``.
+    Scoring sets ``questions`` to ``errors`` before it computes the reward.
+
+    Attributes:
+        instance: The instance that is read.
+        memory: The memory that the policy writes.
+        retriever: The retriever that follows the memory.
+        steps: A record of each step, one a chunk. For a role other than the writer a step is a
+            turn.
+        questions: Records of the questions asked on the final memory.
+        immediate: For each step, records of the questions asked right after it; empty if none were
+            asked.
+        verdicts: For each step, the verdicts of the content judge on its writes; None if there are
+            none.
+        nothing_due: ``nothing_due[i]`` is the judge's verdict that step i needed no write; None if
+            it was not judged.
+        errors: By chunk index, the reason why a part of the reward could not be scored.
+        credits: By name, the numbers of each step that a ``Credit`` keeps.
+        tokens_before: Tokens of the memory with which the rollout began.
+        answer: The answer that the last turn gives, for a role other than the writer; else None.
+        role: The role of the policy that made the rollout.
     """
 
     instance: Instance
@@ -72,17 +91,17 @@ class Rollout:
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:
-        """The chunks that the policy reads."""
+        """The chunks that the policy reads, in order."""
         return self.instance.chunks[self.instance.begin :]
 
     @property
     def tokens_read(self) -> int:
-        """Tokens of these chunks."""
+        """The number of tokens of these chunks."""
         return sum(self.memory.count_tokens(chunk.text) for chunk in self.chunks)
 
     @property
     def failures(self) -> list[str]:
-        """Messages of the readers and judges that failed."""
+        """The messages of the readers and judges that failed."""
         readers = [record.error for record in self.questions if record.error]
         return [*readers, *self.errors.values()]
 
@@ -181,7 +200,24 @@ def run_rollouts(
     sampling: Sampling,
     on_step: StepCallback | None = None,
 ) -> list[Rollout]:
-    """Let a memory agent read each instance, as ``run_episodes`` does."""
+    """Let a memory agent read each instance, all of them at the same time, chunk by chunk.
+
+    Args:
+        instances: The instances to read.
+        agent: The agent step that makes prompts and applies completions.
+        generator: The generator that draws the completions.
+        sampling: The sampling settings. Its seed is for the first chunk, and each further chunk has
+            the next one.
+        on_step: A function that is called after each step with the steps taken and the steps in
+            all.
+
+    Returns:
+        One rollout for each instance, in order, not scored yet.
+
+    Raises:
+        InputError: A chunk is too long for the agent.
+        ServiceError: The generator failed.
+    """
     return run_episodes(memory_episodes(instances, agent), generator, sampling, on_step)
 
 
@@ -201,7 +237,15 @@ def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
 
 
 def new_rollout(instance: Instance, agent: AgentStep) -> Rollout:
-    """Return a rollout before its first step, with the memory that the instance begins with."""
+    """Return a rollout before its first step, with the memory that the instance begins with.
+
+    Args:
+        instance: The instance to read.
+        agent: The agent step that makes prompts and applies completions.
+
+    Returns:
+        The rollout, whose memory holds ``instance.initial_entries``.
+    """
     memory = agent.new_memory(instance.initial_entries)
     return Rollout(instance, memory, agent.new_retriever(memory), tokens_before=memory.tokens)
 
@@ -209,7 +253,21 @@ def new_rollout(instance: Instance, agent: AgentStep) -> Rollout:
 def take_step(
     rollout: Rollout, agent: AgentStep, prompt: Prompt, completion: Completion
 ) -> StepRecord:
-    """Apply the completion of a rollout's next chunk and record the step."""
+    """Apply the completion of a rollout's next chunk, and record the step.
+
+    Args:
+        rollout: The rollout, which is changed in place.
+        agent: The agent step that applies the completion.
+        prompt: The prompt of the chunk.
+        completion: The completion that the policy drew for this prompt.
+
+    Returns:
+        The record of the step, which is also the last of ``rollout.steps``.
+
+    Raises:
+        InputError: A tool of your own failed. A mistake of the policy raises nothing; it is
+            recorded.
+    """
     t = rollout.instance.begin + len(rollout.steps)
     chunk = rollout.instance.chunks[t]
     outcome = agent.apply(rollout.memory, t, chunk, completion.text, completion.cut_off)

@@ -217,10 +217,17 @@ class StepOutcome:
 
 
 class AgentStep:
-    """Makes prompts and applies completions.
+    """Makes the prompt of a chunk, and applies a completion to the memory.
 
-    InputError if the tokenizer has no chat template or a name is unknown. ``new_retriever`` makes a
+    Training, evaluation and use all call ``prompt`` and ``apply``. ``new_retriever`` makes a
     retriever that follows a memory.
+
+    Args:
+        config: The settings of the agent.
+        tokenizer: The tokenizer of the policy, with a chat template.
+
+    Raises:
+        InputError: The tokenizer has no chat template, or a name in ``config`` is unknown.
     """
 
     def __init__(self, config: AgentConfig, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -239,9 +246,13 @@ class AgentStep:
         self.new_retriever = retriever_factory(config, archive=config.archive)
 
     def new_memory(self, entries: Sequence[Entry] = ()) -> Memory:
-        """Return a memory of these entries, in order of creation.
+        """Return a memory of these entries, which counts tokens with the policy's tokenizer.
 
-        It counts tokens with the policy's tokenizer.
+        Args:
+            entries: The entries in order of creation.
+
+        Returns:
+            The memory, with the schema of the agent.
         """
         memory = Memory(self.schema, self.encoder.count)
         memory.restore(Snapshot(self.schema.name, tuple(entries), 1))
@@ -257,7 +268,16 @@ class AgentStep:
     def prompt(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> Prompt:
         """Make the prompt of one step.
 
-        InputError if the chunk is longer than ``max_chunk_tokens``.
+        Args:
+            memory: The memory, of which the view shows a part.
+            retriever: The retriever of the memory, which finds related entries.
+            chunk: The chunk to read.
+
+        Returns:
+            The prompt as messages and token ids.
+
+        Raises:
+            InputError: The chunk is longer than ``max_chunk_tokens``, or not Unicode text.
         """
         self._check_text(chunk, "a chunk")
         shows_time = self.config.show_times and chunk.time
@@ -267,16 +287,28 @@ class AgentStep:
         return Prompt(tuple(_messages(self._spelt_out, **texts)), ids, shared)
 
     def check_chunk(self, chunk: Chunk, where: str = "a chunk") -> None:
-        """Raise InputError, naming ``where``, if a chunk cannot be read.
+        """Raise InputError if a chunk cannot be read.
 
-        Its text is too long or not Unicode, or its time not ISO 8601.
+        Args:
+            chunk: The chunk to check.
+            where: The name of the chunk in the message.
+
+        Raises:
+            InputError: Its text is too long or not Unicode, or its time is not ISO 8601.
         """
         self._check_text(chunk, where)
         if chunk.time is not None:
             check_time(chunk.time, f"the time of {where}")
 
     def chunk_tokens(self, text: str) -> int:
-        """Return the tokens of a chunk's text as the prompt shows it (quoted)."""
+        """Return the number of tokens of a chunk's text as the prompt shows it (quoted).
+
+        Args:
+            text: The text of the chunk.
+
+        Returns:
+            The number of tokens.
+        """
         return self.encoder.count(quote(text))
 
     def _check_text(self, chunk: Chunk, where: str) -> None:
@@ -307,11 +339,25 @@ class AgentStep:
         guard: Refusal | None = None,
         labels: Sequence[Span] | None = None,
     ) -> StepOutcome:
-        """Apply a completion of the chunk with this index, in place and in order.
+        """Apply the calls of a completion to a memory, in place and in order.
 
-        ``cut_off``: by a length limit. ``keep``: False if the caller archives the chunk. ``labels``
-        of its speakers, if they are known. ``guard``: in use alone. Raises nothing for what the
-        model wrote; InputError if a tool of one's own fails.
+        Args:
+            memory: The memory, which is changed.
+            index: Index of the chunk, which the written entries record.
+            chunk: The chunk that the policy has read.
+            completion: The text of the completion.
+            cut_off: Whether the completion reached the limit of tokens.
+            keep: Whether the chunk is archived here, if the agent has an archive; False if the
+                caller does it.
+            guard: A function that may refuse a write; it is only for use, not for training.
+            labels: Places of the speakers' labels in the chunk, if they are known.
+
+        Returns:
+            The result of each call, the changes, and the numbers of the archived lines.
+
+        Raises:
+            InputError: A tool of your own failed. A mistake of the policy raises nothing; it is a
+                failed result.
         """
         start = len(memory.changes)
         results: list[OperationResult] = []
@@ -350,9 +396,17 @@ class AgentStep:
         )
 
     def write(self, memory: Memory, operations: Sequence[Operation]) -> str:
-        """Return the completion that asks for operations, applied in order.
+        """Return the completion that asks for operations.
 
-        ValueError if the notation cannot express one.
+        Args:
+            memory: The memory to which the operations apply; it is not changed.
+            operations: The operations, in order.
+
+        Returns:
+            The text of the completion in the agent's tool-call format.
+
+        Raises:
+            ValueError: The format cannot express one of the operations.
         """
         calls = []
         trial = memory.copy()

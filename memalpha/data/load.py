@@ -166,8 +166,18 @@ def iter_prepared(folder: str | Path) -> Iterator[Instance]:
 
 
 def load_data(names: str, options: JsonMapping | None = None, seed: int = 0) -> list[Instance]:
-    """Return the instances of one or more sources (``options``: of the first); InputError as
-    ``load_one``, or if ids repeat.
+    """Return the instances of one or more sources.
+
+    Args:
+        names: Prepared folders, files of instances or generated sources, separated by commas.
+        options: Options of the first source, if it is generated.
+        seed: The seed of generated sources.
+
+    Returns:
+        The instances of all sources, in order.
+
+    Raises:
+        InputError: A source does not exist or cannot be read, or an id occurs twice.
     """
     instances: list[Instance] = []
     for name in source_names(names):

@@ -255,10 +255,17 @@ class Evaluation(NamedTuple):
 def parse_evaluate_options(
     arguments: Sequence[str], given: Mapping[str, object] | None = None
 ) -> Evaluation:
-    """Read ``--config FILE`` and overrides; InputError for an invalid file or option, duplicate
-    names, or unknown references.
+    """Read the options of an evaluation from a file and a command line.
 
-    ``given``: options by name, in place of the file's; the other arguments override them.
+    Args:
+        arguments: Words such as ``--config FILE`` and ``--name value``, which override the others.
+        given: Options by name, which override those of the file.
+
+    Returns:
+        All options of the evaluation, checked.
+
+    Raises:
+        InputError: A file or option is invalid, a name occurs twice, or a name is unknown.
     """
     options, endpoints, agent = parse(arguments, EVALUATE_GROUPS, "memalpha evaluate", given=given)
     sets = tuple(_spec(SetSpec, row, "data") for row in options.sets)

@@ -172,10 +172,21 @@ class Asks:
 def evaluate(
     evaluation: Evaluation, report: EventReport = silent, *, apart: bool = False
 ) -> Outcome:
-    """Run or continue an evaluation; InputError before it starts, RunFolderError, ServiceError if a
-    reader or judge is down.
+    """Run an evaluation, or continue the one in its folder.
 
-    ``apart``: each system embeds on each set for itself, so that its seconds are its own.
+    Args:
+        evaluation: The options, as ``parse_evaluate_options`` returns them.
+        report: A function that is told events (``load``, ``evaluate``, ``step``, ``done``) and
+            their data.
+        apart: Whether each system embeds each set for itself, so that its seconds are its own.
+
+    Returns:
+        The folder, the summary and the instances that failed.
+
+    Raises:
+        InputError: The options do not fit the data or models; nothing is written then.
+        RunFolderError: The folder holds something else, or another evaluation.
+        ServiceError: A reader or judge is down; the evaluation can be continued.
     """
     options = evaluation.options
     adapters = [str(spec.options.get("adapter", "")) for spec in evaluation.systems]

@@ -258,7 +258,17 @@ class Summary:
 
 
 def summarise_evaluation(folder: str | Path) -> Summary:
-    """Summarise a folder; InputError if files are missing or damaged."""
+    """Summarise the results in the folder of an evaluation.
+
+    Args:
+        folder: The folder that ``evaluate`` wrote.
+
+    Returns:
+        Means with 95 % intervals by set, system and reader.
+
+    Raises:
+        InputError: Files are missing or damaged.
+    """
     config = RunFolder(folder).config
     inputs = RunFolder(folder).read_optional("inputs.json").get("sets", {})
     rows = read_rows(folder)

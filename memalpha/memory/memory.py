@@ -66,13 +66,17 @@ _CREATED = attrgetter("created")
 
 
 class Memory:
-    """One memory under one schema.
+    """A structured memory under one schema, in this process.
 
-    ``count_tokens`` measures its limits (in training and use: the policy's tokenizer). ``clock`` is
-    the number of the next change. ``now`` is the clock of who writes, or None: a time that is to
-    come is refused by it. ``metadata`` goes to each entry that is written (``Entry.metadata``;
-    None: an entry keeps its own). ``writable`` is False for the memory of a store outside of
-    ``writing``: nothing could keep what is applied.
+    ``clock`` is the number of the next change, and ``changes`` holds all of them. ``now`` is the
+    writer's clock or None; entries with a later time are refused. ``metadata`` goes to each entry
+    that is written (None leaves an entry its own). ``writable`` is False for the memory of a store
+    outside of ``writing``, where no change could be stored.
+
+    Args:
+        schema: The sections and limits.
+        count_tokens: The function that counts the tokens of a text for the limits, in training and
+            use the policy's tokenizer.
     """
 
     def __init__(self, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> None:
@@ -102,15 +106,27 @@ class Memory:
         return iter([entry for entry in self._entries.values() if entry.section != ARCHIVE.name])
 
     def get(self, entry_id: str) -> Entry | None:
-        """Return the entry of that id, or None."""
+        """Return the entry with an id, or None.
+
+        Args:
+            entry_id: The id.
+        """
         return self._entries.get(entry_id)
 
     def several(self, ids: Iterable[str]) -> list[Entry]:
-        """Return the entries of those ids that are there."""
+        """Return the entries with these ids, as far as they exist.
+
+        Args:
+            ids: The ids.
+        """
         return [self._entries[key] for key in ids if key in self._entries]
 
     def entry_with(self, content: str) -> Entry | None:
-        """Return the oldest list entry with exactly this content, or None."""
+        """Return the oldest list entry with exactly this content, or None.
+
+        Args:
+            content: The content.
+        """
         entries = [
             self._entries[key]
             for section in self.schema.lists
@@ -119,31 +135,47 @@ class Memory:
         return min(entries, key=_CREATED, default=None)
 
     def line_before(self, line: Entry) -> Entry | None:
-        """Return the line of the archive that was added right before another, if it is there."""
+        """Return the archived line that was added right before another one, or None if it is gone.
+
+        Args:
+            line: The other line.
+        """
         return self._entries.get(f"{LINE_ID}{line.created - 1}")
 
     def entries(self, section: str | None = None) -> tuple[Entry, ...]:
         """Return the entries of one list section, or of all, in order of creation.
 
-        KeyError if there is no such section.
+        Args:
+            section: The name of the section; None takes all list sections.
+
+        Raises:
+            KeyError: There is no such section.
         """
         wanted = {self.schema[section].name} if section else self._lists
         return tuple(entry for entry in self._entries.values() if entry.section in wanted)
 
     def newest(self) -> Iterator[Entry]:
-        """Iterate over all list entries, last written first.
+        """Iterate over all list entries, the last written one first.
 
-        The memory must not change meanwhile.
+        The memory must not change during the iteration.
         """
         return (self._entries[key] for key in reversed(self._written))
 
     def block(self, section: str) -> str:
-        """Return the text of a block section; empty if not written yet."""
+        """Return the text of a block section, which is empty if none was written.
+
+        Args:
+            section: The name of the section.
+        """
         entry = self._entries.get(self.schema[section].name)
         return entry.content if entry else ""
 
     def section_size(self, section: str) -> int:
-        """Number of entries in a section."""
+        """Return the number of entries in a section.
+
+        Args:
+            section: The name of the section.
+        """
         return self._sizes[section]
 
     # --------------------------------------------------------------------------------------------
@@ -156,11 +188,21 @@ class Memory:
         time: str | None = None,
         says: Says | None = None,
     ) -> OperationResult:
-        """Apply one operation of the chunk with index ``chunk`` and time ``time``.
+        """Apply one operation.
 
-        An entry is said again only if the chunk ``says`` it (None: it does).
-        The time is its timestamp if it names none; InputError if it is to come. JournalError if the
-        memory is not ``writable``.
+        Args:
+            operation: The operation.
+            chunk: Index of the chunk from which it comes; None without one.
+            time: The time of the chunk, which an entry gets if the operation names none.
+            says: A function that tells whether the chunk says an entry, so that it counts as said
+                again. None takes each repeated entry as said.
+
+        Returns:
+            The result. A mistake is a failed result and no exception.
+
+        Raises:
+            InputError: ``time`` is in the future.
+            JournalError: The memory is not ``writable``.
         """
         self._check_writable()
         if self.now is not None:
@@ -171,7 +213,12 @@ class Memory:
         return result
 
     def annotate(self, entry_id: str, metadata: str) -> None:
-        """Let an entry that is there have other metadata, and stay as it is otherwise."""
+        """Replace the metadata of an entry, and leave the rest of it as it is.
+
+        Args:
+            entry_id: The id of an existing entry.
+            metadata: The new metadata as JSON.
+        """
         self._check_writable()
         entry = self._entries[entry_id]
         change = Change(entry, replace(entry, metadata=metadata, updated=self.clock))
@@ -248,9 +295,16 @@ class Memory:
         time: str | None = None,
         says: Says | None = None,
     ) -> list[OperationResult]:
-        """Apply the operations of one call in order, all or none.
+        """Apply the operations of one call in order, all of them or none.
 
-        After a failure it is the one result, without its operation.
+        Args:
+            operations: The operations.
+            chunk: As in ``apply``.
+            time: As in ``apply``.
+            says: As in ``apply``.
+
+        Returns:
+            The results in order. After a failure it is one result, without its operation.
         """
         if len(operations) > 1:
             trial = self.copy()
@@ -268,9 +322,15 @@ class Memory:
         return [replace(result, part=place > 0) for place, result in enumerate(results)]
 
     def take(self, entry_id: str, after: Entry | None, number: int) -> None:
-        """Let an entry be ``after`` (None: be gone), by the change ``number``.
+        """Set an entry to ``after``, as operation ``number`` of a log that is replayed.
 
-        It was decided before: a record of a log, or an undo. What comes back takes its old place.
+        The change was decided earlier, in a recorded operation or by an undo, and is not checked.
+        An entry that comes back takes its old place.
+
+        Args:
+            entry_id: The id of the entry.
+            after: The new state of the entry; None deletes it.
+            number: The number of the operation.
         """
         before = self._entries.get(entry_id)
         self.clock = number
@@ -433,13 +493,17 @@ class Memory:
     # --------------------------------------------------------------------------------------------
     # snapshots
     def snapshot(self) -> Snapshot:
-        """Return the whole state; cheap, since entries are frozen."""
+        """Return the whole state, which is cheap, since entries are frozen."""
         return Snapshot(self.schema.name, tuple(self._entries.values()), self._next_id)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go to a snapshot, by deletions and writes in ``changes``.
+        """Set the memory to a snapshot, by deletions and writes that ``changes`` records.
 
-        InputError, with nothing changed, if it does not fit.
+        Args:
+            snapshot: A snapshot of a memory with this schema.
+
+        Raises:
+            InputError: The snapshot does not fit; nothing is changed then.
         """
         if snapshot.schema != self.schema.name:
             raise InputError(
@@ -478,9 +542,11 @@ class Memory:
         self.clock = max([self.clock, *(entry.updated + 1 for entry in snapshot.entries)])
 
     def copy(self, without: Collection[str] = ()) -> Memory:
-        """Return an independent copy that knows nothing of the entries ``without``.
+        """Return an independent copy whose ``changes`` begin with the writes that lead to this
+        state.
 
-        Its ``changes`` begin with the writes that lead to this state.
+        Args:
+            without: Ids of entries that the copy leaves out.
         """
         other = Memory(self.schema, self.count_tokens)
         entries = tuple(entry for entry in self._entries.values() if entry.id not in without)

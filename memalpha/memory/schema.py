@@ -207,7 +207,15 @@ def presets() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MemorySchema:
-    """The sections of a memory, in the order shown, at least one of them a list; and its tools."""
+    """The sections of a memory, in the order in which they are shown, and its tools.
+
+    At least one section is a list.
+
+    Attributes:
+        name: The name of the schema.
+        sections: The sections.
+        tools: Tools of your own, besides insert, update, delete and replace.
+    """
 
     name: str
     sections: tuple[Section, ...]
@@ -261,8 +269,14 @@ class MemorySchema:
     def from_mapping(cls, data: JsonObject, where: str = "schema") -> MemorySchema:
         """Build a schema from ``{name, sections: [{name, ...}], tools: [MODULE:FUNCTION, ...]}``.
 
-        InputError, naming ``where``, if it is not valid. The modules of ``tools`` are imported;
-        Python may give functions.
+        The modules of ``tools`` are imported; in Python you may give the functions.
+
+        Args:
+            data: The mapping.
+            where: The name of the mapping in messages.
+
+        Raises:
+            InputError: The mapping is not a valid schema.
         """
         rows = data.get("sections") if isinstance(data, dict) else None
         if not rows or not isinstance(rows, list):
@@ -306,9 +320,13 @@ class MemorySchema:
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> MemorySchema:
-        """Load a preset by name or a YAML file by path.
+        """Load a preset by name, or a YAML file by path.
 
-        InputError if there is none, or it is no schema.
+        Args:
+            name_or_path: The name or path.
+
+        Raises:
+            InputError: There is no such preset or file, or it is not a schema.
         """
         name = str(name_or_path)
         expected = f"a preset ({', '.join(presets())}) or the path of a YAML file"

@@ -171,10 +171,23 @@ def build_nano(
     kv_heads: int = 2,
     context: int = 2048,
 ) -> Path:
-    """Write an untrained Llama and its tokenizer as a transformers folder, and return the folder.
+    """Write a tiny untrained Llama with its tokenizer, and return its folder.
 
-    Each piece of the texts in ``vocabulary`` becomes one token, with and without a space before it.
-    ``context`` is in tokens.
+    Each piece of the texts in ``vocabulary`` becomes one token, with and without a space in front
+    of it.
+
+    Args:
+        output_dir: The folder to write, in the format of transformers.
+        vocabulary: The texts whose pieces become tokens.
+        seed: The seed of the weights.
+        hidden: The width of the hidden states.
+        layers: The number of layers.
+        heads: The number of attention heads.
+        kv_heads: The number of heads of keys and values.
+        context: The longest input, in tokens.
+
+    Returns:
+        The folder.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM

@@ -353,8 +353,16 @@ def is_teachable(question: Question) -> bool:
 
 
 def score(question: Question, answer: Answer) -> float:
-    """Return the score of an answer by the question's metric.
+    """Return the score of an answer by the metric of its question.
 
-    InputError if the metric is unknown or cannot score the question.
+    Args:
+        question: The question with its accepted answers.
+        answer: The answer of a reader.
+
+    Returns:
+        A score from 0 to 1.
+
+    Raises:
+        InputError: The metric is unknown or cannot score the question.
     """
     return find_metric(question.metric).score(question, answer)

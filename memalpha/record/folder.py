@@ -108,7 +108,14 @@ on. The rollouts of a step over all processes must stay (they are among the inpu
 
 
 class RunFolder:
-    """An existing run folder at ``path``; RunFolderError if there is none."""
+    """The existing folder of a training run or an evaluation.
+
+    Args:
+        path: The folder.
+
+    Raises:
+        RunFolderError: There is no run in the folder.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -130,9 +137,17 @@ class RunFolder:
         overwrite: bool = False,
         resume: bool = False,
     ) -> RunFolder:
-        """Make a run folder, or open the one to ``resume``; errors as ``check_place``.
+        """Make a run folder, or open the one that is resumed.
 
-        ``about`` describes this start of the run (None: ``environment``).
+        Args:
+            path: The folder.
+            config: The resolved options of the run.
+            about: Command, versions and machine of this start of the run; None finds them.
+            overwrite: Whether an existing run is replaced.
+            resume: Whether an existing run is continued.
+
+        Raises:
+            RunFolderError: The folder cannot be used (see ``check_place``).
         """
         if check_place(path, overwrite=overwrite, resume=resume):
             return cls(path)
@@ -156,10 +171,20 @@ class RunFolder:
         overwrite: bool = False,
         resume: bool | None = None,
     ) -> RunFolder:
-        """Make a run folder, or go on with the one there; errors as ``check_place`` and
-        ``check_same``.
+        """Make a run folder, or continue the run in it.
 
-        ``inputs`` are digests by kind and name; ``about`` describes this start of the run.
+        Args:
+            path: The folder.
+            config: The resolved options of the run.
+            inputs: Digests of the files that the run reads, by kind and name.
+            about: Command, versions and machine of this start of the run.
+            overwrite: Whether an existing run is replaced.
+            resume: Whether a run must exist (True), must not exist (False), or is continued if it
+                exists (None).
+
+        Raises:
+            RunFolderError: The folder cannot be used, or its run began with other options or
+                inputs.
         """
         goes_on = check_place(path, overwrite=overwrite, resume=resume)
         run = cls.create(path, config, about, overwrite=overwrite, resume=goes_on)
@@ -172,8 +197,16 @@ class RunFolder:
         return run
 
     def check_same(self, config: JsonMapping, inputs: Mapping[str, JsonMapping]) -> None:
-        """Raise RunFolderError unless options and inputs are those that the run began with, but for
-        those that may change and for more sets, systems or readers.
+        """Raise RunFolderError unless options and inputs are those with which the run began.
+
+        Some options may change, and an evaluation may have more sets, systems and readers.
+
+        Args:
+            config: The options of this start.
+            inputs: The digests of this start.
+
+        Raises:
+            RunFolderError: Something else differs.
         """
         if self.config.keys() != config.keys():
             raise RunFolderError(
@@ -205,28 +238,32 @@ class RunFolder:
 
     @property
     def summary(self) -> JsonObject:
-        """What the run came to; empty if it has not ended, RunFolderError if it is damaged."""
+        """The results of the run, empty if it has not ended; RunFolderError if they are damaged."""
         name = "summary.json"
         return check_shape(SummaryShape, self.read_optional(name), self.path / name, RunFolderError)
 
     @property
     def environment(self) -> JsonObject:
-        """Command, versions and machine of the run; empty, or RunFolderError, as ``summary``."""
+        """Command, versions and machine of the run, empty if they are missing; RunFolderError if
+        they are damaged.
+        """
         return check_shape(
             EnvironmentShape, self.read_optional(_ABOUT), self.path / _ABOUT, RunFolderError
         )
 
     @property
     def inputs(self) -> JsonObject:
-        """Digests of what the run read, by kind and name; empty, or RunFolderError, as
-        ``summary``.
+        """Digests of the files that the run read, by kind and name, empty if they are missing;
+        RunFolderError if they are damaged.
         """
         name = "inputs.json"
         return check_shape(InputsShape, self.read_optional(name), self.path / name, RunFolderError)
 
     @property
     def is_evaluation(self) -> bool:
-        """Whether ``memalpha evaluate`` wrote the folder: its layout differs."""
+        """Whether ``memalpha evaluate`` wrote the folder, whose layout differs from that of a
+        training run.
+        """
         return self.config.keys() >= set(LISTS)
 
     def check_training(self) -> None:
@@ -240,20 +277,38 @@ class RunFolder:
             )
 
     def write_json(self, name: str, data: Any) -> None:
-        """Write a JSON file of the run."""
+        """Write a JSON file of the run.
+
+        Args:
+            name: The name of the file in the folder.
+            data: The value to write.
+        """
         write_object(self.path / name, data)
 
     def write_lines(self, name: str, rows: Iterable[JsonMapping]) -> None:
-        """Write a JSON-lines file whole."""
+        """Write a JSON Lines file, completely or not at all.
+
+        Args:
+            name: The name of the file in the folder.
+            rows: The lines.
+        """
         write_lines(self.path / name, rows)
 
     def append_line(self, name: str, row: JsonMapping) -> None:
-        """Append one line to a JSON-lines file."""
+        """Append one line to a JSON Lines file.
+
+        Args:
+            name: The name of the file in the folder.
+            row: The line.
+        """
         append_lines(self.path / name, [row])
 
     def drop_after(self, step: int) -> None:
         """Delete metrics, trajectories and evaluations after a step, and incomplete files; a
         resumed run writes them again.
+
+        Args:
+            step: The last step to keep.
         """
         drop_cut_line(self.path / "metrics.jsonl")
         metrics = self.metrics()
@@ -267,7 +322,14 @@ class RunFolder:
             file.unlink()
 
     def read_json(self, name: str) -> JsonObject:
-        """Read a JSON object; RunFolderError if the file is missing or damaged."""
+        """Read a JSON object of the run.
+
+        Args:
+            name: The name of the file in the folder.
+
+        Raises:
+            RunFolderError: The file is missing or damaged.
+        """
         if not (self.path / name).is_file():
             raise RunFolderError(
                 f"{str(self.path)!r} has no {name}",
@@ -276,22 +338,41 @@ class RunFolder:
         return read_object(self.path / name)
 
     def read_optional(self, name: str) -> JsonObject:
-        """Read a JSON object; empty if the file is missing."""
+        """Read a JSON object of the run, which is empty if the file is missing.
+
+        Args:
+            name: The name of the file in the folder.
+
+        Raises:
+            RunFolderError: The file is damaged.
+        """
         return self.read_json(name) if (self.path / name).is_file() else {}
 
     def read_lines(self, name: str, shape: type | None = None) -> Iterator[JsonObject]:
-        """Iterate over a JSON-lines file, nothing if it is missing; an incomplete last line is left
-        out with a warning. InputError for a line that is damaged, or not of the ``shape``.
+        """Iterate over a JSON Lines file, which is empty if it is missing.
+
+        An incomplete last line is left out with a warning.
+
+        Args:
+            name: The name of the file in the folder.
+            shape: The shape that each line must have; None checks none.
+
+        Raises:
+            InputError: A line is damaged or does not have the shape.
         """
         for where, row in read_lines(self.path / name):
             yield check_shape(shape, row, where) if shape else row
 
     def metrics(self) -> list[JsonObject]:
-        """One row per logged training step; InputError for one that is damaged."""
+        """Return one row for each logged training step.
+
+        Raises:
+            InputError: A row is damaged.
+        """
         return list(self.read_lines("metrics.jsonl", MetricsShape))
 
     def trajectory_files(self) -> list[Path]:
-        """Files of training trajectories, sorted by step."""
+        """Return the files of training trajectories, sorted by step."""
         files = (self.path / "trajectories").glob("step-*.jsonl")
         return sorted(file for file in files if _TRAJECTORY.fullmatch(file.stem))
 

@@ -93,11 +93,20 @@ def estimate(scores: Scores, *, weights: Mapping[str, float] | None = None) -> E
 
 
 def difference(first: Scores, second: Scores) -> Estimate:
-    """Return the mean of second - first, paired by instance and seed; InputError if instances do
-    not match.
+    """Return the mean difference of two systems, second minus first, with its 95 % interval.
 
-    Seeds that are not those of the other system are averaged first; a system with one seed is
-    paired with each.
+    Scores are paired by instance and seed. If the systems have different seeds, each system's
+    scores are averaged over its seeds first; a system with one seed is paired with each.
+
+    Args:
+        first: Scores of the first system, by training seed and then by instance.
+        second: Scores of the second system.
+
+    Returns:
+        The estimate over the instances.
+
+    Raises:
+        InputError: The instances of the two systems do not match.
     """
     names = _instances(first)
     unpaired = set(names) ^ set(_instances(second))

@@ -149,10 +149,16 @@ class RetrieverMaker:
 def retriever_factory(
     config: RetrievalConfig | None = None, *, archive: bool = True
 ) -> RetrieverMaker:
-    """Return what makes a memory's retriever.
+    """Return a function that makes the retriever of a memory.
 
-    All of the process share one embedder. Without ``archive`` the lines that a memory may hold are
-    not found.
+    All retrievers of the process share one embedder.
+
+    Args:
+        config: The settings of the search; None takes the defaults.
+        archive: Whether archived lines are found, too.
+
+    Returns:
+        A function from a memory to a retriever that follows it.
     """
     config = config or RetrievalConfig()
     if config.retrieval == "lexical":

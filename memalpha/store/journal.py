@@ -80,12 +80,15 @@ class Verification:
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """A store of memories; made by ``Journal.open``. Safe for several threads (one at a time) and
-    processes, not across a fork.
+    """A durable store of memories, which ``Journal.open`` makes or opens.
 
-    ``registered`` and ``forgotten`` are what the registry says, inside of ``reading`` and
-    ``writing``: the record of each namespace that exists, and the receipts of those erased, by the
-    id of their chain.
+    It is safe for several threads (one at a time) and processes, but not across a fork. Inside of
+    ``reading`` and ``writing``, ``registered`` holds the record of each existing namespace, and
+    ``forgotten`` the receipts of the erased ones by the id of their chain.
+
+    Args:
+        database: The database that holds the log.
+        key: The key of the hashes; None for a store without a key.
     """
 
     def __init__(self, database: Database, key: bytes | None = None) -> None:
@@ -100,11 +103,22 @@ class Journal(AbstractContextManager["Journal"]):
 
     @classmethod
     def open(cls, url: str | Path, *, key: bytes | None = None, wait: float = 30.0) -> Journal:
-        """Open or create a store: the path of a SQLite file (or ``sqlite:///path``),
-        ``postgresql://...``, or ``:memory:``.
+        """Open or create a store.
 
-        ``key`` of the hashes: nobody can rewrite the log unnoticed without it. ``wait``: seconds
-        for another writer, then JournalBusyError. JournalDamagedError if the store is damaged.
+        Args:
+            url: The path of a SQLite file (or ``sqlite:///path``), ``postgresql://...``, or
+                ``:memory:``.
+            key: The key of the hashes, without which nobody can rewrite the log unnoticed; None for
+                none.
+            wait: Seconds to wait for another writer.
+
+        Returns:
+            The store.
+
+        Raises:
+            InputError: The address, key or time to wait cannot be used.
+            JournalBusyError: Another writer held the store for longer than ``wait``.
+            JournalDamagedError: The store is damaged.
         """
         if key is not None and (not isinstance(key, bytes) or not key):
             raise InputError(
@@ -120,14 +134,14 @@ class Journal(AbstractContextManager["Journal"]):
 
     @property
     def unscrubbed(self) -> bool:
-        """Whether erased bytes are still in the files."""
+        """Whether erased bytes are still in the files, because a reader uses them."""
         return self._scrubber.pending
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Close the store; optional, all acknowledged writes are on disk already."""
+        """Close the store. This is optional, since all acknowledged writes are on disk already."""
         with self.lock:
             self._scrubber.pending = False
             self.database.close()
@@ -135,26 +149,43 @@ class Journal(AbstractContextManager["Journal"]):
     def memory(
         self, namespace: Namespace, schema: MemorySchema, count_tokens: TokenCounter = count_words
     ) -> DurableMemory:
-        """Return the memory of a namespace, empty if it is new; the sections of ``schema`` must
-        match the recorded ones.
+        """Return the memory of a namespace, which is empty if the namespace is new.
+
+        Args:
+            namespace: The namespace.
+            schema: The schema, whose sections must match the recorded ones.
+            count_tokens: The function that counts the tokens of a text for the limits.
+
+        Raises:
+            InputError: The namespace has a schema with other sections.
         """
         return DurableMemory(self, namespace, schema, count_tokens)
 
     def namespaces(self) -> tuple[Namespace, ...]:
-        """Return all existing namespaces of all users; for administrators."""
+        """Return all existing namespaces of all users."""
         with self.reading():
             return tuple(self.registered)
 
     def schema(self, namespace: Namespace) -> MemorySchema:
-        """Return a schema with the recorded sections and no limits; InputError if the namespace
-        does not exist.
+        """Return a schema with the recorded sections of a namespace, without limits.
+
+        Args:
+            namespace: The namespace.
+
+        Raises:
+            InputError: The namespace does not exist.
         """
         with self.reading():
             return schema_of(self.registration(namespace).read(Registration).shape)
 
     def schema_or(self, new: MemorySchema, namespace: Namespace) -> MemorySchema:
-        """Return the schema of a namespace that exists, else ``new``: a shipped schema with its
-        limits if it has the recorded sections, else as ``schema`` does.
+        """Return the schema of a namespace if it exists, and otherwise ``new``.
+
+        A shipped schema with the recorded sections is returned with its limits.
+
+        Args:
+            new: The schema of a new namespace.
+            namespace: The namespace.
         """
         with self.reading():
             if namespace not in self.registered:
@@ -164,13 +195,25 @@ class Journal(AbstractContextManager["Journal"]):
         return shipped if shape(shipped) == shape(recorded) else recorded
 
     def size(self, namespace: Namespace) -> int:
-        """Return the number of a namespace's operations; InputError if it does not exist."""
+        """Return the number of operations of a namespace.
+
+        Args:
+            namespace: The namespace.
+
+        Raises:
+            InputError: The namespace does not exist.
+        """
         with self.reading():
             return self.database.head(self.registration(namespace).entry).seq
 
     def forget(self, namespace: Namespace) -> Receipt:
-        """Erase a namespace and its names for good, except for a receipt. Raises as
-        ``DurableMemory.forget``.
+        """Erase a namespace and its name for good, except for a receipt.
+
+        Args:
+            namespace: The namespace.
+
+        Returns:
+            The receipt.
         """
         with self.writing():
             ns = self.registration(namespace).entry
@@ -189,15 +232,17 @@ class Journal(AbstractContextManager["Journal"]):
     # transactions
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Hold the lock and read one snapshot, with a current registry."""
+        """Hold the lock, and read one snapshot with a current registry."""
         with self.lock, self.database.reading():
             self._follow_registry()
             yield
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the lock and be the only writer; changes are on disk after the block. JournalError
-        if nested or not written.
+        """Hold the lock as the only writer; the changes are on disk after the block.
+
+        Raises:
+            JournalError: The block is nested in another one, or the changes could not be written.
         """
         with self.lock:
             try:
@@ -213,7 +258,14 @@ class Journal(AbstractContextManager["Journal"]):
     # --------------------------------------------------------------------------------------------
     # the registry
     def registration(self, namespace: Namespace) -> Record:
-        """Return the record of a namespace; InputError if it does not exist."""
+        """Return the record of a namespace.
+
+        Args:
+            namespace: The namespace.
+
+        Raises:
+            InputError: The namespace does not exist.
+        """
         if namespace not in self.registered:
             raise InputError(
                 f"there is no namespace {namespace}",
@@ -222,7 +274,7 @@ class Journal(AbstractContextManager["Journal"]):
         return self.registered[namespace]
 
     def now(self) -> str:
-        """Return the time of the clock."""
+        """Return the time of the store's clock, as text."""
         return log.stamp(self.clock())
 
     def _drop_registry(self) -> None:
@@ -244,8 +296,16 @@ class Journal(AbstractContextManager["Journal"]):
             self.registered[record.read(Registration).namespace] = record
 
     def register(self, kind: RecordKind, ns: str, time: str = "", **content: Any) -> Record:
-        """Add a namespace's beginning or receipt to the registry, of now or an earlier time; inside
-        ``writing``.
+        """Add the beginning or the receipt of a namespace to the registry, inside of ``writing``.
+
+        Args:
+            kind: The kind of record.
+            ns: The id of the namespace's chain.
+            time: The time of the record; an empty text takes the clock's.
+            content: The fields of the record.
+
+        Returns:
+            The record.
         """
         record = self._registry.seal(kind, ns, time or self.now(), **content)
         self.database.append([record])
@@ -255,8 +315,11 @@ class Journal(AbstractContextManager["Journal"]):
     # --------------------------------------------------------------------------------------------
     # verification
     def verify(self) -> Verification:
-        """Check the whole store: files, chains, receipts, registry, and that each chain leads to a
-        memory; raises nothing.
+        """Check the whole store: files, chains, receipts and registry, and that each chain leads to
+        a memory.
+
+        Returns:
+            The counts, the head and the faults; faults raise nothing.
         """
         operations = erased = 0
         faults = list[str]()

@@ -39,8 +39,15 @@ DIGEST = 16  # hex digits that name a source that was read
 
 @dataclass(frozen=True, slots=True, order=True)
 class Namespace:
-    """Owner of a memory: user, agent and session. Use one session name if a memory outlives
-    conversations. InputError for names that are not 1 to 200 printable characters.
+    """The owner of a memory: user, agent and session.
+
+    Use one name of a session if a memory outlives conversations. InputError is raised for names
+    that are not 1 to 200 printable characters.
+
+    Attributes:
+        user: The name of the user.
+        agent: The name of the user's agent.
+        session: The name of the session.
     """
 
     user: str
@@ -63,10 +70,15 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an operation came from: writer, chunk id or hash, ``hash_prompt`` of the prompt.
+    """The origin of an operation: its writer, text and prompt.
 
     Digests are stored keyed (``DurableMemory.keyed``), since a plain one would confirm a guess of
     forgotten content.
+
+    Attributes:
+        agent: The name of the writer.
+        source: The id or hash of the chunk.
+        prompt_hash: The hash of the prompt, as ``hash_prompt`` returns it.
     """
 
     agent: str
@@ -341,7 +353,11 @@ def fingerprint(secret: str) -> str:
 
 
 def hash_prompt(ids: Sequence[int]) -> str:
-    """Return the SHA-256 of a prompt's token ids, in hex."""
+    """Return the SHA-256 of a prompt's token ids, in hexadecimal.
+
+    Args:
+        ids: The token ids.
+    """
     return hashlib.sha256(json.dumps(list(ids)).encode("ascii")).hexdigest()
 
 

@@ -711,10 +711,19 @@ def parse_train_arguments(
     rewards: Mapping[str | RewardFunction, float] | None = None,
     given: Mapping[str, object] | None = None,
 ) -> TrainArguments:
-    """Read ``--config FILE``, ``preset: published`` and overrides, and add ``rewards``; InputError
-    if something does not fit.
+    """Read the options of a training run from a file and a command line.
 
-    ``given``: options by name, in place of the file's; the other arguments override them.
+    Args:
+        arguments: Words such as ``--config FILE`` and ``--name value``, which override the others.
+            ``preset: published`` in the file takes the published values.
+        rewards: Weights of reward functions, in addition to the option ``rewards``.
+        given: Options by name, which override those of the file.
+
+    Returns:
+        All options of the run, checked.
+
+    Raises:
+        InputError: An option is unknown, is missing or does not fit.
     """
     presets = Path(__file__).parent / "presets"
     run, agent, reward, trainer = parse(

@@ -26,13 +26,17 @@ from memalpha.types import Completion, Message, OperationResult, Prompt, StopRea
 
 
 class MemoryEnvironment:
-    """One rollout at a time: ``reset``, ``step`` with each completion until it returns None, then
-    ``rewards``.
+    """Rollouts of a memory agent for a trainer of another package, one rollout at a time.
 
-    ``options`` are those of ``memalpha train``, ``config`` and ``preset`` among them;
-    ``train_data`` is read, and of the model the tokenizer. ``tools`` are the JSON schemas of the
-    calls. A copy shares all but the rollout. InputError as in training, and for what only our
-    trainer can do.
+    Call ``reset``, then ``step`` with each completion until it returns None, then ``rewards``.
+    ``tools`` holds the JSON schemas of the calls. A copy shares everything but the rollout.
+
+    Args:
+        options: Options of ``memalpha train`` by name, ``config`` and ``preset`` among them. Of the
+            model only the tokenizer is loaded; ``train_data`` is read.
+
+    Raises:
+        InputError: The options do not fit, or need the trainer of this package.
     """
 
     _episode: MemoryEpisode
@@ -73,13 +77,26 @@ class MemoryEnvironment:
         self._scoring = threading.Lock()  # a reader on this machine answers one batch at a time
 
     def reset(self, index: int) -> Sequence[Message]:
-        """Begin a rollout of the instance with this index; return its first chunk's messages."""
+        """Begin a rollout.
+
+        Args:
+            index: Index of the instance.
+
+        Returns:
+            The chat messages of its first chunk.
+        """
         (self._episode,) = memory_episodes([self.instances[index]], self.agent)
         return self._next_prompt()
 
     def step(self, completion: str, cut_off: bool = False) -> Sequence[Message] | None:
-        """Apply the completion of the chunk at hand (``cut_off``: by a length limit); return the
-        next messages, None at the end.
+        """Apply the completion of the current chunk.
+
+        Args:
+            completion: The text of the completion.
+            cut_off: Whether it reached the limit of tokens.
+
+        Returns:
+            The chat messages of the next chunk; None at the end.
         """
         if self._prompt is None:
             raise ValueError("all chunks have been read")
@@ -91,23 +108,34 @@ class MemoryEnvironment:
 
     @property
     def rollout(self) -> Rollout:
-        """The rollout at hand."""
+        """The current rollout."""
         return self._episode.rollout
 
     @property
     def done(self) -> bool:
-        """Whether every chunk was read."""
+        """Whether all chunks have been read."""
         return self._prompt is None
 
     def preview(self, completion: str) -> Sequence[OperationResult]:
-        """Return what each call of a completion would do to the memory, and do nothing."""
+        """Return the results that the calls of a completion would have, without changing the
+        memory.
+
+        Args:
+            completion: The text of the completion.
+        """
         place = self.rollout.instance.begin + len(self.rollout.steps)
         chunk = self.rollout.instance.chunks[place]
         return self.agent.apply(self.rollout.memory.copy(), place, chunk, completion).results
 
     def rewards(self) -> list[dict[str, float]]:
-        """Return the parts of each step's reward and their weighted sum, ``total``; NaN: not
-        scored. ValueError before the end.
+        """Return the reward of each step of a finished rollout.
+
+        Returns:
+            For each step, the parts of the reward by name, and their weighted sum as ``total``; NaN
+            is not scored.
+
+        Raises:
+            ValueError: The rollout has not ended.
         """
         if not self.done:
             steps_read = f"{len(self.rollout.steps)} of {len(self.rollout.chunks)}"

@@ -66,8 +66,22 @@ def train(
     report: EventReport = silent,
     trainer_class: type[MemoryGRPOTrainer] = MemoryGRPOTrainer,
 ) -> JsonObject:
-    """Run training and return the summary; InputError if options do not fit, TrainingAborted if the
-    run had to stop.
+    """Train a memory agent with GRPO (TRL's loss; the reward of arXiv 2509.25911, section 3.3).
+
+    Args:
+        arguments: The options, as ``parse_train_arguments`` returns them.
+        report: A function that is told events (``load``, ``evaluate``, ``step``, ``done``) and
+            their data.
+        trainer_class: The class of the trainer.
+
+    Returns:
+        The summary of the run, which is also in its folder.
+
+    Raises:
+        InputError: The options do not fit the data or models.
+        RunFolderError: The run folder cannot be used.
+        TrainingAborted: The run had to stop.
+        TrainingStopped: The run was stopped by request, and is saved.
     """
     start = time.time()
     with FolderLock(arguments.trainer.output_dir, takes=PartialState().is_main_process) as lock:

@@ -96,12 +96,16 @@ _TRIES = 5  # to read a text whose namespace changes meanwhile
 
 @dataclass(frozen=True, slots=True)
 class AddResult:
-    """Result of reading a text, already stored: one record per piece.
+    """The result of reading a text, which is stored already.
 
-    ``operations`` are the numbers whose ``undo``, the last first, takes all of it back: of each
-    piece those of the model or, if it changed nothing, those of its lines of the archive.
-    ``left_out`` was not read, since the memory had said it (``without_recalled``); ``removed`` is
-    how many secrets a guard took out before.
+    To undo all of it, call ``undo`` with each of ``operations``, the last first. For each piece
+    these are the operations of the model or, if it changed nothing, those of its archived lines.
+
+    Attributes:
+        steps: One record for each piece of the text.
+        left_out: Sentences that were not read, since the memory had said them
+            (``without_recalled``).
+        removed: Number of secrets that a guard took out of the text.
     """
 
     steps: tuple[StepRecord, ...]
@@ -110,12 +114,12 @@ class AddResult:
 
     @property
     def changes(self) -> tuple[tuple[int, Change], ...]:
-        """What the model changed, in order, each with the number of its operation."""
+        """The changes of the model in order, each with the number of its operation."""
         return tuple(chain.from_iterable(map(_changes_of, self.steps)))
 
     @property
     def operations(self) -> tuple[int, ...]:
-        """Numbers of the operations that take it back."""
+        """The numbers of the operations whose undo takes everything back."""
         numbers: list[int] = []
         for step in self.steps:
             numbers += [number for number, _ in _changes_of(step)] or step.outcome.lines
@@ -123,12 +127,12 @@ class AddResult:
 
     @property
     def lines(self) -> tuple[int, ...]:
-        """Numbers of the operations that put lines into the archive, in order."""
+        """The numbers of the operations that archived a line, in order."""
         return tuple(number for step in self.steps for number in step.outcome.lines)
 
     @property
     def results(self) -> tuple[OperationResult, ...]:
-        """Result of each tool call of the model, in order, mistakes included."""
+        """The result of each tool call of the model in order, with its mistakes."""
         return tuple(result for step in self.steps for result in step.outcome.results)
 
 
@@ -139,19 +143,30 @@ def _changes_of(step: StepRecord) -> list[tuple[int, Change]]:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: what a reader says; without one, or where it is not sure, what was said, one
-    passage a line; ``unknown`` if the memory does not say.
+    """An answer from a memory.
+
+    ``text`` is the answer of a reader. Without a reader, or if it is not sure, it is passages as
+    they were said, one on each line, and ``unknown`` if the memory does not say.
+
+    Attributes:
+        text: The answer.
+        entries: The entries that were retrieved for the question, best first.
+        read: The entries that the reader saw: blocks, then entries and lines, best first.
+        searches: The words for which a searching reader also searched.
+        passages: Fitting passages as they were said, best first. If the answer is unknown, they are
+            the nearest ones.
+        by_reader: Whether a reader gave ``text``.
+        probability: The probability from 0 to 1 that a local model gives to its own answer, also if
+            the answer is not shown because it is too low. None if there is no such model or no
+            answer.
     """
 
     text: str
-    entries: tuple[Hit, ...]  # retrieved for the question, best first
-    read: tuple[Entry, ...]  # what the reader saw: blocks, then entries and lines, best first
-    searches: tuple[str, ...] = ()  # what a reader that searches searched for, too
-    # what was said that fits, best first; if the answer is unknown, what comes nearest
+    entries: tuple[Hit, ...]
+    read: tuple[Entry, ...]
+    searches: tuple[str, ...] = ()
     passages: tuple[Passage, ...] = ()
-    by_reader: bool = True  # whether ``text`` is what a reader says, and not what was said
-    # how probable a local model finds its own answer, in [0, 1], also of one that is not given,
-    # since it is too low; None: there is no such model, or it has no answer
+    by_reader: bool = True
     probability: float | None = None
 
     def __str__(self) -> str:
@@ -159,13 +174,15 @@ class Reply:
 
     @property
     def known(self) -> bool:
-        """Whether it is an answer, not that the memory does not say."""
+        """Whether the memory knows an answer."""
         return is_answer(self.text)
 
     @property
     def source(self) -> Entry | None:
-        """The passage read that has most of the answer's words, the best of equals; None if none
-        has any, or nothing is known. Where no reader answered, it is the best that was found.
+        """The entry that the reader saw and that has most words of the answer; None if there is
+        none.
+
+        If no reader answered, it is the best entry that was found.
         """
         if not self.known:
             return None
@@ -192,12 +209,24 @@ def _collecting_later() -> Iterator[None]:
 
 
 class MemoryAgent(MemoryStore):
-    """A ``MemoryStore`` that an agent writes and a reader answers from.
+    """Memories that a trained agent writes and from which a reader answers.
 
-    ``name`` is the agent's name in the journal. Without ``reader``, ``ask`` returns passages.
+    Use ``MemoryAgent.load`` for a trained agent, ``at_endpoint`` for a chat model on a server, and
+    ``without_model`` for an archive alone.
 
-    ``guards`` are names of detectors (``memalpha.use.guards``): what they find is refused when it
-    would be written.
+    Args:
+        step: The agent step, which makes prompts and applies completions.
+        generator: The generator that draws the completions.
+        reader: The reader that answers questions; None answers with passages.
+        store: Path or URL of the store, or a journal that the caller closes; None keeps all in this
+            process.
+        key: The key of a keyed store.
+        retrieve_k: The number of entries found for a question; None takes the agent's own.
+        name: The name of the agent in the journal.
+        max_batch: The most texts that are completed in one batch.
+        guards: Names of detectors (``memalpha.use.guards``), which refuse to write the kinds of
+            content that they find.
+        adopts: A function that tells whether a recorded schema is taken instead of the agent's.
     """
 
     def __init__(
@@ -244,13 +273,33 @@ class MemoryAgent(MemoryStore):
         trust_tools: bool = False,
         guards: Sequence[str] = (),
     ) -> MemoryAgent:
-        """Load a trained agent with a store; for the arguments and errors see ``load_agent`` and
-        ``MemoryAgent``.
+        """Load a trained agent with a store.
 
-        ``reader`` may be what ``open_reader`` takes: a trained reader's folder (``memalpha warmup
-        --teaches reader``), ``base`` (the adapter's base without it), the client of a chat server,
-        ``recall`` or an empty text (none: passages are shown). None takes the reader that the agent
-        names, if any. It reads ``reader_tokens`` at most.
+        Args:
+            trained: The folder of a run, an adapter or a whole model, or a Hub name.
+            model: The base of the adapter; None takes the one that it names.
+            store: Path or URL of the store, or a journal that the caller closes; None keeps all in
+                this process.
+            key: The key of a keyed store.
+            reader: The reader that answers: the folder of a trained reader, ``base`` (the base
+                without its adapter), the client of a chat server, or ``recall`` or an empty text
+                for passages. None takes the reader that the agent names, if any.
+            reader_tokens: The most tokens of passages that the reader sees.
+            retrieve_k: The number of entries found for a question; None takes the agent's own.
+            archive: Whether the agent keeps and searches an archive of what it reads; None does as
+                in its training.
+            device: The Torch device of the model.
+            dtype: The type of the base's weights, ``float32`` or ``bfloat16``.
+            trust_tools: Whether tools of the agent's schema may be imported, and texts sent to a
+                server that it names as its embedder.
+            guards: Names of detectors, as for ``MemoryAgent``.
+
+        Returns:
+            The agent; close it, or use it in a ``with`` block.
+
+        Raises:
+            InputError: A folder, model, device or option cannot be used.
+            JournalError: The store cannot be opened.
         """
         loaded = load_agent(
             trained,
@@ -297,8 +346,19 @@ class MemoryAgent(MemoryStore):
         retrieve_k: int | None = None,
         guards: Sequence[str] = (),
     ) -> MemoryAgent:
-        """Let an untrained chat model on a server write the memory and answer; tokens are estimated
-        (``ByteTokenizer``).
+        """Let an untrained chat model on a server write the memory and answer questions.
+
+        Tokens are estimated from bytes (``ByteTokenizer``).
+
+        Args:
+            client: The client of the server.
+            config: The settings of the agent.
+            store: Path or URL of the store, or a journal that the caller closes; None keeps all in
+                this process.
+            key: The key of a keyed store.
+            retrieve_k: The number of entries found for a question; None takes the one of
+                ``config``.
+            guards: Names of detectors, as for ``MemoryAgent``.
         """
         tokenizer: Any = ByteTokenizer()
         step = AgentStep(config, tokenizer)
@@ -326,11 +386,20 @@ class MemoryAgent(MemoryStore):
         embedder: str | None = None,
         guards: Sequence[str] = (),
     ) -> MemoryAgent:
-        """Keep what is added in the archive alone, and answer with the lines found.
+        """Keep added texts in the archive alone, and answer with the lines found.
 
-        ``schema`` is that of the agent who will read the store later; None: each memory's own,
-        ``small_core`` of a new one. ``retrieval`` and ``embedder`` are for
-        ``usual_retrieval``.
+        Args:
+            schema: The schema for the agent that will read the store later. None takes each
+                memory's own, and ``small_core`` for a new one.
+            store: Path or URL of the store, or a journal that the caller closes; None keeps all in
+                this process.
+            key: The key of a keyed store.
+            retrieve_k: The number of lines found for a question; None takes the default.
+            reader_tokens: The most tokens of the passages in an answer.
+            retrieval: How lines are searched; None takes hybrid, or lexical if MiniLM is not
+                installed.
+            embedder: The embedder of the search; None takes minilm.
+            guards: Names of detectors, as for ``MemoryAgent``.
         """
         tokenizer: Any = ByteTokenizer()
         searched = usual_retrieval(retrieval, embedder)
@@ -366,16 +435,28 @@ class MemoryAgent(MemoryStore):
         source: str = "",
         metadata: str | None = None,
     ) -> AddResult:
-        """Let the agent read a text, or chat messages, and update a memory; on disk when this
-        returns.
+        """Let the agent read a text or chat messages, and update the memory, which is on disk when
+        this returns.
 
-        A long text is split at sentences, each piece with its speaker; a note on an error gives the
-        pieces already stored. Of messages (``read_messages``) each may have its own ``time``; what
-        an assistant said counts less than what the user said, and what of it the memory says
-        already is left out, as is all that is tagged as recalled.
-        ``time`` is ISO 8601 (blank: none); a str ``namespace`` names the user; an empty ``source``
-        becomes the text's SHA-256. ``metadata`` is kept with all that is written
-        (``Entry.metadata``). ServiceError if the generator fails.
+        A long text is split at sentences, and each piece keeps its speaker. If an error stops the
+        reading, a note on it names the pieces that are stored already. In messages
+        (``read_messages``), the assistant's statements count less than the user's. Parts that the
+        memory holds already, or that are tagged as recalled, are left out.
+
+        Args:
+            text: The text, or the messages, each of which may have its own ``time``.
+            time: The time at which it was said, as ISO 8601; None or blank if it is unknown.
+            namespace: The namespace, or the name of its user.
+            source: The name of the text in the journal; an empty one becomes the text's SHA-256.
+            metadata: JSON that is kept with every entry that is written (``Entry.metadata``).
+
+        Returns:
+            The operations, the changes and the results of the calls.
+
+        Raises:
+            InputError: The text is blank or invalid, the time is invalid, or there is no namespace.
+            ServiceError: The generator failed.
+            JournalBusyError: Others kept changing the memory.
         """
         whose = self.namespace(namespace)
         left_out: list[str] = []
@@ -425,16 +506,30 @@ class MemoryAgent(MemoryStore):
         return left, left_out
 
     def pieces(self, text: str | Sequence[Message], time: str | None = None) -> list[Chunk]:
-        """Return the chunks that ``add`` would read; InputError for a blank or invalid text or an
-        invalid time.
+        """Return the chunks that ``add`` would read.
+
+        Args:
+            text: The text or messages.
+            time: The time, as in ``add``.
+
+        Raises:
+            InputError: The text is blank or invalid, or the time is invalid.
         """
         return [chunk for chunk, _ in self.labelled(self.guards.masked(text)[0], time)]
 
     def labelled(
         self, text: str | Sequence[Message], time: str | None
     ) -> list[tuple[Chunk, Sequence[Span] | None]]:
-        """Return the chunks of a text from which a guard took what it takes, each with the places
-        of its labels; None for a text, whose lines ``Speaker: ...`` say who speaks.
+        """Return the chunks that ``add`` would read, each with the places of its speakers' labels.
+
+        The places are None for a text, whose lines ``Speaker: ...`` name the speakers.
+
+        Args:
+            text: The text or messages, after the guards.
+            time: The time, as in ``add``.
+
+        Raises:
+            InputError: The text is blank or invalid, or the time is invalid.
         """
         need_text("time", "" if time is None else time)
         time = time if time and time.strip() else None
@@ -465,9 +560,22 @@ class MemoryAgent(MemoryStore):
         *,
         metadata: str | None = None,
     ) -> StepRecord:
-        """Let the agent read one chunk that fits (``pieces``), with the places of its ``labels``.
+        """Let the agent read one chunk that fits a prompt (see ``pieces``).
 
-        ``keep`` archives the chunk in place of the agent, in the same transaction.
+        Args:
+            whose: The namespace.
+            chunk: The chunk.
+            source: The name of the text in the journal; an empty one becomes the text's SHA-256.
+            keep: A function that archives the chunk instead of the agent, in the same transaction.
+            labels: Places of the speakers' labels in the chunk, if they are known.
+            metadata: JSON that is kept with every entry that is written.
+
+        Returns:
+            The record of the step.
+
+        Raises:
+            ServiceError: The generator failed.
+            JournalBusyError: Others kept changing the memory.
         """
         sampling = Sampling(self.step.config.max_completion_length)
         source = source or f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
@@ -501,7 +609,7 @@ class MemoryAgent(MemoryStore):
         )
 
     def drop_caches(self) -> None:
-        """Drop the texts that step and guards keep, too."""
+        """Drop the texts in the caches of the store, the agent step and the guards."""
         super().drop_caches()
         self.step.forget_texts()
         self.guards.forget_texts()
@@ -509,8 +617,19 @@ class MemoryAgent(MemoryStore):
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:
         """Answer a question from the memory alone, with retrieval and reading as in evaluation.
 
-        Where no reader is sure of an answer, what was said is the answer, if it is near enough to
-        the question (``passages.is_known``); else the answer is unknown.
+        If no reader is sure of an answer, the reply has the passages that are near enough to the
+        question (``passages.is_known``), and is unknown if there are none.
+
+        Args:
+            question: The question.
+            namespace: The namespace, or the name of its user.
+
+        Returns:
+            The reply; ``str(reply)`` is the answer.
+
+        Raises:
+            InputError: The question is not text, or there is no namespace.
+            ServiceError: The reader failed.
         """
         need_text("question", question)
         whose = self.namespace(namespace)
@@ -581,13 +700,26 @@ class MemoryAgent(MemoryStore):
     def search(
         self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None
     ) -> list[Hit]:
-        """Return at most ``k`` entries and lines for a query (None: ``retrieve_k``), best first."""
+        """Return the best entries and archived lines for a query.
+
+        Args:
+            query: The query.
+            k: The most results; None takes ``retrieve_k``.
+            namespace: The namespace, or the name of its user.
+
+        Returns:
+            The hits, best first.
+        """
         return super().search(query, self.retrieve_k if k is None else k, namespace=namespace)
 
 
 class AsyncMemoryAgent:
-    """The calls of a ``MemoryAgent``, awaited: ``await awaited.ask(...)``; each runs in a thread,
-    also if it is cancelled.
+    """The calls of a ``MemoryAgent``, to be awaited, such as ``await awaited.ask(...)``.
+
+    Each call runs in a thread, and goes on there if it is cancelled.
+
+    Args:
+        agent: The agent.
     """
 
     def __init__(self, agent: MemoryAgent) -> None:

@@ -79,15 +79,24 @@ class _Open:
 
 
 class MemoryStore(AbstractContextManager["MemoryStore"]):
-    """Durable, searchable memories, one per namespace; thread-safe.
+    """Durable memories that can be searched, one for each namespace; it is safe for threads.
 
-    ``store`` is a path or URL (``Journal.open``, with ``key`` and ``wait``) or a journal, which the
-    caller closes; None keeps all in memory, lost with the process, in one namespace that need not
-    be named. Elsewhere a str ``namespace`` names the user. ``schema`` is that of new memories, and
-    of those that there are unless ``adopts`` says of a recorded schema that it is taken instead;
-    without a schema each memory has the sections that are recorded, without limits, and none is
-    begun. The ``in_memory`` namespaces last used stay in this process, others are read again on
-    use.
+    A method takes a namespace, or the name of its user. The store needs none if it keeps all in
+    this process.
+
+    Args:
+        store: Path or URL of the store (``Journal.open``), or a journal that the caller closes.
+            None keeps all in this process, in one namespace without a name.
+        schema: The schema of new memories, and of existing ones unless ``adopts`` takes the
+            recorded one. None takes the recorded sections of each memory, without limits, and
+            begins no memory.
+        make_retriever: The function that makes the retriever of a memory.
+        count_tokens: The function that counts the tokens of a text for the limits.
+        key: The key of a keyed store.
+        wait: Seconds to wait for another writer.
+        in_memory: The number of namespaces that stay in this process; others are read again when
+            they are used.
+        adopts: A function that tells whether a recorded schema is taken instead of ``schema``.
     """
 
     def __init__(
@@ -125,7 +134,7 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
         self.close()
 
     def close(self) -> None:
-        """Close the journal, unless the caller gave it; no data is lost without it."""
+        """Close the store, unless the caller gave a journal; nothing is lost without it."""
         with self._lock:
             for each in self._open.values():
                 each.close_index()
@@ -139,25 +148,46 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
         return self.journal.namespaces()
 
     def memory(self, namespace: Namespace | str | None = None) -> tuple[Entry, ...]:
-        """Return all entries, written blocks included, in order of creation."""
+        """Return all entries, with written blocks, in order of creation.
+
+        Args:
+            namespace: The namespace, or the name of its user.
+        """
         with self.durable(namespace) as durable:
             return tuple(durable.memory)
 
     def counted(self, namespace: Namespace | str | None = None) -> tuple[tuple[Entry, ...], int]:
-        """Return all entries, as ``memory`` does, and the number of lines of the archive."""
+        """Return all entries, as ``memory`` does, and the number of archived lines.
+
+        Args:
+            namespace: The namespace, or the name of its user.
+        """
         with self.durable(namespace) as durable:
             memory = durable.memory
             return tuple(memory), memory.section_size(ARCHIVE.name)
 
     def blocks(self, namespace: Namespace | str | None = None) -> tuple[Entry, ...]:
-        """Return the written blocks of a memory."""
+        """Return the written blocks of a memory.
+
+        Args:
+            namespace: The namespace, or the name of its user.
+        """
         with self.durable(namespace) as durable:
             memory = durable.memory
             blocks = {section.name for section in memory.schema.blocks}
             return tuple(entry for entry in memory if entry.section in blocks)
 
     def search(self, query: str, k: int, *, namespace: Namespace | str | None = None) -> list[Hit]:
-        """Return at most ``k`` entries and lines for a query, best first."""
+        """Return the best entries and archived lines for a query.
+
+        Args:
+            query: The query.
+            k: The most results.
+            namespace: The namespace, or the name of its user.
+
+        Returns:
+            The hits, best first.
+        """
         need_text("query", query)
         with self.searching(namespace) as (_, retriever):
             return retriever.search(query, k)[:k]
@@ -165,15 +195,28 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
     def history(
         self, entry: str | None = None, *, namespace: Namespace | str | None = None
     ) -> list[Event]:
-        """Return the operations on an entry, or on the whole namespace, in order."""
+        """Return the operations on an entry, or on the whole namespace, in order.
+
+        Args:
+            entry: The id of the entry; None takes all.
+            namespace: The namespace, or the name of its user.
+        """
         with self.durable(namespace) as durable:
             return durable.history(entry)
 
     def events_at(
         self, numbers: Sequence[int], *, namespace: Namespace | str | None = None
     ) -> dict[int, Event]:
-        """Return some operations by their numbers, of which those that there are alone are read:
-        ``before`` of an event is None. JournalDamagedError if one is damaged.
+        """Return operations by their numbers, without reading the others.
+
+        ``before`` of such an event is None.
+
+        Args:
+            numbers: The numbers; those that do not exist are left out.
+            namespace: The namespace, or the name of its user.
+
+        Raises:
+            JournalDamagedError: One of the operations is damaged.
         """
         with self.journal.reading():
             registered = self.journal.registered.get(self.namespace(namespace))
@@ -187,8 +230,14 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
     def as_of(
         self, at: int | datetime, *, namespace: Namespace | str | None = None
     ) -> tuple[Entry, ...]:
-        """Return all entries as they were after an operation or at a time (``DurableMemory.as_of``,
-        also for the errors).
+        """Return all entries as they were after an operation or at a time.
+
+        Args:
+            at: The number of the operation, or a time with a time zone.
+            namespace: The namespace, or the name of its user.
+
+        Raises:
+            InputError: There is no such operation, or the time has no time zone.
         """
         with self.durable(namespace) as durable:
             return tuple(durable.as_of(at))
@@ -196,8 +245,20 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
     def undo(
         self, operation: int, *, namespace: Namespace | str | None = None, by: str = "user"
     ) -> Change:
-        """Undo operation number ``operation`` (or an earlier undo); ``by`` is who asks. Raises as
-        ``DurableMemory.undo``.
+        """Undo an operation, or an earlier undo.
+
+        Args:
+            operation: The number of the operation.
+            namespace: The namespace, or the name of its user.
+            by: The name that the journal records for the undo.
+
+        Returns:
+            The change that the undo made.
+
+        Raises:
+            InputError: There is no such operation.
+            JournalConflictError: The entry was written again afterwards.
+            ForgottenError: The operation was forgotten.
         """
         with self.turn(namespace), self.durable(namespace) as durable:
             return durable.undo(operation, Origin(by))
@@ -210,10 +271,19 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
         namespace: Namespace | str | None = None,
         keep: Collection[str] = (),
     ) -> Receipt:
-        """Erase an entry, and ``also`` others and lines, for good, from log, files, indexes and
-        caches; ``said_by`` lists what still has words of it.
+        """Erase an entry for good, from log, files, indexes and caches.
 
-        See ``DurableMemory.forget``, also for what to ``keep``.
+        Args:
+            entry: The id of the entry or line.
+            also: Ids of other entries and lines to erase with it.
+            namespace: The namespace, or the name of its user.
+            keep: Ids of lines to keep, as in ``DurableMemory.forget``.
+
+        Returns:
+            The receipt, whose ``said_by`` lists entries and lines that still have words of it.
+
+        Raises:
+            InputError: There is no such entry.
         """
         also = [also] if isinstance(also, str) else also
         for each in (entry, *also):
@@ -222,8 +292,13 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
             return opened.durable.forget(entry, also, keep)
 
     def forget_all(self, *, namespace: Namespace | str | None = None) -> Receipt:
-        """Erase a whole namespace and its name permanently; also one that was begun with another
-        schema.
+        """Erase a whole namespace and its name for good, also one that has another schema.
+
+        Args:
+            namespace: The namespace, or the name of its user.
+
+        Returns:
+            The receipt.
         """
         with self._forgetting(namespace) as opened:
             return self.journal.forget(opened.durable.namespace)
@@ -240,7 +315,7 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
                 self.drop_caches()
 
     def drop_caches(self) -> None:
-        """Drop the texts that caches of this process keep; called when something was erased."""
+        """Drop the texts in the caches of this process; this is called after an erasure."""
         with self._lock:
             memories = [each.memory for each in self._open.values()]
         entries = [each.snapshot().entries for each in memories if each is not None]
@@ -250,7 +325,11 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
     # several calls of one namespace
     @contextmanager
     def durable(self, namespace: Namespace | str | None = None) -> Iterator[DurableMemory]:
-        """Give the durable memory of a namespace, to one thread at a time."""
+        """Give the durable memory of a namespace to one thread at a time.
+
+        Args:
+            namespace: The namespace, or the name of its user.
+        """
         with self._using(namespace) as opened:
             yield opened.durable
 
@@ -258,8 +337,11 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
     def reading(
         self, namespace: Namespace | str | None = None
     ) -> Iterator[tuple[Memory, Retriever]]:
-        """Give a namespace's current memory and its retriever; no thread changes them inside the
-        block.
+        """Give the current memory of a namespace and its retriever; no thread changes them inside
+        the block.
+
+        Args:
+            namespace: The namespace, or the name of its user.
         """
         with self._using(namespace) as opened:
             yield opened.current(self._make_retriever)
@@ -268,8 +350,12 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
     def searching(
         self, namespace: Namespace | str | None = None
     ) -> Iterator[tuple[ReadableMemory, Retriever]]:
-        """Give what can be read and searched of a namespace: its memory, or of one with
-        ``INDEXED`` operations or more its index on disk.
+        """Give the readable memory of a namespace and its search.
+
+        With ``INDEXED`` operations or more, both are the index on disk.
+
+        Args:
+            namespace: The namespace, or the name of its user.
         """
         with self._using(namespace) as opened:
             index = self._index_of(opened)
@@ -287,9 +373,17 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
         embed: bool = False,
         progress: IndexProgress | None = None,
     ) -> bool:
-        """Bring the index of a namespace on disk to its present state, or make it ``anew``; return
-        whether it has one. ``embed``: let the embedder read every line now. ``progress`` is told
-        how many operations (then, how many lines) are done, and of how many.
+        """Bring the index of a namespace on disk up to date.
+
+        Args:
+            namespace: The namespace, or the name of its user.
+            anew: Whether the index is rebuilt.
+            embed: Whether the embedder reads every line at once, so that no question waits for it.
+            progress: A function that is told how many operations, and then lines, are done, and of
+                how many.
+
+        Returns:
+            Whether the namespace has an index.
         """
         with self._using(namespace) as opened:
             index = self._index_of(opened)
@@ -332,21 +426,38 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
         *,
         namespace: Namespace | str | None = None,
     ) -> Iterator[Memory]:
-        """Give a namespace's memory to write to (``DurableMemory.writing``); its searches wait
-        meanwhile.
+        """Give the memory of a namespace for writing (``DurableMemory.writing``); its searches wait
+        for the end of the block.
+
+        Args:
+            origin: The origin of the operations.
+            metadata: JSON that is kept with every entry that is written.
+            namespace: The namespace, or the name of its user.
         """
         with self.durable(namespace) as durable, durable.writing(origin, metadata) as memory:
             yield memory
 
     def turn(self, namespace: Namespace | str | None = None) -> threading.Lock:
-        """Return the lock of those who read texts into a namespace, undo or forget there: one after
-        the other. Searches and questions do not wait for it.
+        """Return the lock of all who read texts into a namespace, undo or forget there, one after
+        the other.
+
+        Searches and questions do not wait for it.
+
+        Args:
+            namespace: The namespace, or the name of its user.
         """
         with self._lock:
             return self._turns.setdefault(self.namespace(namespace), threading.Lock())
 
     def namespace(self, name: Namespace | str | None) -> Namespace:
-        """Return the namespace that is meant; InputError if none is."""
+        """Return the namespace that a caller means.
+
+        Args:
+            name: The namespace, the name of its user, or None.
+
+        Raises:
+            InputError: None is given, and the store is on disk.
+        """
         whose = Namespace(name) if isinstance(name, str) else name or self._default
         if not isinstance(whose, Namespace):
             raise InputError(

@@ -102,7 +102,7 @@ CASES = {
     ),
     "optimizer without its package": (
         lambda t: train(t, "--trl", "{optim: lomo}"),
-        "a package that is not there: You need to install `lomo_optim`",
+        "a package that is not installed: You need to install `lomo_optim`",
     ),
     "optimizer of a warm start without its package": (
         lambda t: [
@@ -110,7 +110,7 @@ CASES = {
             *("compact", "--show_times", "false", "--data_options", "{n: 2}", "--use_cpu", "true"),
             *("--output_dir", str(t / "w"), "--trl", "{optim: lomo}"),
         ],
-        "a package that is not there: You need to install `lomo_optim`",
+        "a package that is not installed: You need to install `lomo_optim`",
     ),
     "sharding of one process": (
         lambda t: train(t, "--trl", "{fsdp: true}"),

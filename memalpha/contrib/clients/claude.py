@@ -59,11 +59,17 @@ _COMMANDS: Mapping[str, Any] = {
 
 
 class ClaudeMemory(BetaAbstractMemoryTool):
-    """The memory tool for ``anthropic``'s tool runner, on disk when a command returns.
+    """Claude's memory tool for the tool runner of ``anthropic``; files are on disk when a command
+    returns.
 
-    ``store`` is a path or URL (``Journal.open``) or a journal, which the caller closes;
-    ``namespace`` holds files alone, a str is the user of ``Namespace(user, "claude")``. A wrong
-    command raises ToolError, which Claude reads; a failure of the store raises JournalError.
+    A wrong command raises ToolError, which Claude reads; a failure of the store raises
+    JournalError.
+
+    Args:
+        store: Path or URL of the store (``Journal.open``), or a journal that the caller closes.
+        namespace: A namespace that holds only these files; a str is the user of ``Namespace(user,
+            "claude")``.
+        options: Further options of the tool in ``anthropic``, such as ``cache_control``.
     """
 
     def __init__(
@@ -76,7 +82,14 @@ class ClaudeMemory(BetaAbstractMemoryTool):
         self.store = MemoryStore(store, FILES)
 
     def call(self, input: object) -> Any:
-        """Carry out one command; ToolError if a field is missing or of a wrong type."""
+        """Carry out one command.
+
+        Args:
+            input: The fields of the command, as Claude sends them.
+
+        Raises:
+            ToolError: A field is missing or of a wrong type, or the command is wrong.
+        """
         fields = input if isinstance(input, Mapping) else {}
         name = str(fields.get("command"))
         if name not in _COMMANDS:
@@ -90,7 +103,11 @@ class ClaudeMemory(BetaAbstractMemoryTool):
             raise ToolError(f"The command {name} cannot be read: {'; '.join(wrong)}") from error
 
     def view(self, command: BetaMemoryTool20250818ViewCommand) -> str:
-        """List a directory, or show the lines of a file."""
+        """List a directory, or show the lines of a file.
+
+        Args:
+            command: The command of ``anthropic``.
+        """
         path = _resolve(command.path)
         with self.store.durable(self.namespace) as durable:
             files = _files_of(durable.memory)
@@ -102,7 +119,11 @@ class ClaudeMemory(BetaAbstractMemoryTool):
         return _list(command.path, path, {name: _text_of(files[name]) for name in inside})
 
     def create(self, command: BetaMemoryTool20250818CreateCommand) -> str:
-        """Make a file that is not there yet."""
+        """Make a new file.
+
+        Args:
+            command: The command of ``anthropic``.
+        """
         path = _resolve(command.path)
 
         def change(files: _Files) -> list[Operation]:
@@ -115,7 +136,11 @@ class ClaudeMemory(BetaAbstractMemoryTool):
         return f"File created successfully at: {command.path}"
 
     def str_replace(self, command: BetaMemoryTool20250818StrReplaceCommand) -> str:
-        """Replace a text that a file has once."""
+        """Replace a text that occurs once in a file.
+
+        Args:
+            command: The command of ``anthropic``.
+        """
 
         def edited(text: str) -> str:
             return text.replace(command.old_str, command.new_str)
@@ -133,7 +158,11 @@ class ClaudeMemory(BetaAbstractMemoryTool):
         return f"{told} numbers):\n{_number_lines(shown, max(1, line - _CONTEXT + 1))}"
 
     def insert(self, command: BetaMemoryTool20250818InsertCommand) -> str:
-        """Insert lines after a line of a file; 0 is its beginning."""
+        """Insert lines after a line of a file; line 0 is its beginning.
+
+        Args:
+            command: The command of ``anthropic``.
+        """
 
         def change(files: _Files) -> list[Operation]:
             entry = _file(files, command.path)
@@ -154,7 +183,11 @@ class ClaudeMemory(BetaAbstractMemoryTool):
         return f"The file {command.path} has been edited."
 
     def delete(self, command: BetaMemoryTool20250818DeleteCommand) -> str:
-        """Delete a file, or a directory with all that is in it; undo brings it back."""
+        """Delete a file, or a directory with everything in it; an undo restores it.
+
+        Args:
+            command: The command of ``anthropic``.
+        """
         path = _resolve(command.path)
         if path == ROOT:
             raise ToolError(f"Cannot delete the {ROOT} directory itself")
@@ -166,7 +199,11 @@ class ClaudeMemory(BetaAbstractMemoryTool):
         return f"Successfully deleted {command.path}"
 
     def rename(self, command: BetaMemoryTool20250818RenameCommand) -> str:
-        """Rename or move a file or a directory."""
+        """Rename or move a file or a directory.
+
+        Args:
+            command: The command of ``anthropic``.
+        """
         old = _resolve(command.old_path)
         new = _resolve(command.new_path)
         if old == ROOT:
@@ -188,7 +225,7 @@ class ClaudeMemory(BetaAbstractMemoryTool):
         return f"Successfully renamed {command.old_path} to {command.new_path}"
 
     def clear_all_memory(self) -> str:
-        """Delete all files; undo brings them back."""
+        """Delete all files; an undo restores them."""
 
         def change(files: _Files) -> list[Operation]:
             return [_delete(entry) for entry in files.values()]
@@ -208,7 +245,11 @@ class ClaudeMemory(BetaAbstractMemoryTool):
 
 
 class AsyncClaudeMemory(BetaAsyncBuiltinFunctionTool):
-    """The same for the asynchronous tool runner; each command runs in a thread."""
+    """Claude's memory tool for the asynchronous tool runner; each command runs in a thread.
+
+    Args:
+        memory: The tool that carries out the commands.
+    """
 
     def __init__(self, memory: ClaudeMemory) -> None:
         super().__init__()
@@ -219,7 +260,11 @@ class AsyncClaudeMemory(BetaAsyncBuiltinFunctionTool):
         return self.memory.to_dict()
 
     async def call(self, input: object) -> Any:
-        """Carry out one command."""
+        """Carry out one command.
+
+        Args:
+            input: The fields of the command, as Claude sends them.
+        """
         return await asyncio.to_thread(self.memory.call, input)
 
 

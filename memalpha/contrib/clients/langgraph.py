@@ -72,11 +72,16 @@ class _StoredItem(NamedTuple):
 
 
 class JournalStore(BaseStore):
-    """A ``BaseStore`` in one namespace of a journal, which holds items alone.
+    """A ``BaseStore`` of LangGraph in one namespace of a store, which holds only its items.
 
-    ``store`` is a path or URL (``Journal.open``) or a journal, which the caller closes; a str
-    ``namespace`` is the user of ``Namespace(user, "langgraph")``. JournalError if the store fails,
-    InputError for what is no JSON object or no filter.
+    Args:
+        store: Path or URL of the store (``Journal.open``), or a journal that the caller closes.
+        namespace: The namespace; a str is the user of ``Namespace(user, "langgraph")``.
+        retrieval: The settings of the search; None takes the defaults.
+
+    Raises:
+        InputError: A value is not a JSON object, or a filter is invalid.
+        JournalError: The store failed.
     """
 
     supports_ttl = False
@@ -97,7 +102,11 @@ class JournalStore(BaseStore):
         self._stored: dict[_Place, _StoredItem] = {}
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Return the result of each operation, in order; all puts are written together."""
+        """Return the result of each operation, in order; all puts are written together.
+
+        Args:
+            ops: The operations of LangGraph.
+        """
         wanted = list(ops)
         puts = {(op.namespace, op.key): op for op in wanted if isinstance(op, PutOp)}
         for op in puts.values():
@@ -118,7 +127,11 @@ class JournalStore(BaseStore):
         return results
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Do the same in a thread."""
+        """Do the same as ``batch`` in a thread.
+
+        Args:
+            ops: The operations of LangGraph.
+        """
         return await asyncio.to_thread(self.batch, list(ops))
 
     def _put(self, puts: Mapping[_Place, PutOp]) -> None:

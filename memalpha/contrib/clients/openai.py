@@ -49,10 +49,22 @@ def wrap(
     *,
     recall_tokens: int = RECALL_TOKENS,
 ) -> _Client:
-    """Return a client of OpenAI like ``client``, which stays as it is, with the memory of an agent.
+    """Return a client of OpenAI that remembers, with the memory of an agent.
 
-    ``recall_tokens``: most tokens of passages that a request gets. InputError without a namespace
-    if the agent has a store. See ``memalpha.contrib.clients.openai``.
+    ``client`` itself is not changed. See ``memalpha.contrib.clients.openai`` for the calls that
+    remember.
+
+    Args:
+        client: The client of the package ``openai``, synchronous or not.
+        agent: The agent whose memory is used.
+        namespace: The namespace of the memory, or the name of its user.
+        recall_tokens: The most tokens of passages that a request gets.
+
+    Returns:
+        A client with the same methods.
+
+    Raises:
+        InputError: No namespace is given, and the agent has a store on disk.
     """
     agent.memory(namespace)  # raises what a call would raise later
     return _wrap_client(client.copy(), ChatMemory(agent, recall_tokens), namespace, [])

@@ -146,7 +146,19 @@ def gain(tool: str, before: float, after: float) -> float:
 
 
 class ToolSelector:
-    """Chooses tools and learns from rewards; the functions are called, never saved."""
+    """Chooses a tool for a query, and learns from rewards which tool suits which query.
+
+    The functions are called and never saved.
+
+    Args:
+        options: The options; None takes the defaults.
+        feature_extractor: A function that turns a query and its context into numbers; None embeds
+            them.
+        reward_function: A function that makes a reward from the evaluations of the context before
+            and after a tool.
+        context_evaluator: A function that evaluates a context for ``reward_function``; None needs a
+            reward with each observation.
+    """
 
     def __init__(
         self,
@@ -177,7 +189,15 @@ class ToolSelector:
         self._fresh = 0  # steps at the buffer's end that were not learned from
 
     def register(self, name: str, description: str) -> None:
-        """Add a tool; InputError if the name is empty or taken. What was learned is kept."""
+        """Add a tool; what was learned about the others is kept.
+
+        Args:
+            name: The new name of the tool.
+            description: The description of the tool.
+
+        Raises:
+            InputError: The name is empty or taken.
+        """
         if not name or name in self.tools:
             raise InputError(
                 f"the name of a tool, {name!r}, is empty or registered already",
@@ -198,11 +218,22 @@ class ToolSelector:
         after: Selection | int | None = None,
         progress: Progress | None = None,
     ) -> Selection:
-        """Choose a tool; exploring, the next agent draws, or the agent of the step ``after`` which
-        this one comes.
+        """Choose a tool for a query.
 
-        InputError with fewer than two tools, features of another length, or an ``after`` that is
-        not in the buffer or open.
+        Args:
+            query: The query.
+            context: The context of the query.
+            explore: Whether the tool is drawn, so that the selector learns from it. With False it
+                is the most probable tool.
+            after: The selection of the step that this one follows; None begins an episode.
+            progress: A measure of progress for the features, if there is one.
+
+        Returns:
+            The selection, with its tool and number.
+
+        Raises:
+            InputError: There are fewer than two tools, the features have another length, or
+                ``after`` is not held any more.
         """
         features = self._features(query, context)
         names = list(self.tools)
@@ -245,13 +276,23 @@ class ToolSelector:
         next_observation: tuple[str, str] | None = None,
         done: bool = True,
     ) -> dict[str, float]:
-        """Record the outcome of a choice, also by its number; returns the report of an update that
-        it completed.
+        """Record the outcome of a selection, and learn if an update is due.
 
-        Without a reward, ``reward_function`` makes one of what ``context_evaluator`` says of the
-        contexts before and after. Greedy choices are not learned from. InputError if the reward is
-        missing or not finite, the choice is unknown or observed already, or the next observation,
-        (query, context), is missing.
+        Greedy selections are not learned from.
+
+        Args:
+            selection: The selection or its number.
+            reward: The reward; None computes it with ``reward_function`` from the evaluations of
+                the contexts.
+            next_observation: The query and the context after the tool.
+            done: Whether the episode ends here.
+
+        Returns:
+            The report of an update that this outcome completes; else an empty dict.
+
+        Raises:
+            InputError: The reward is missing or not finite, the selection is unknown or observed
+                already, or ``next_observation`` is missing.
         """
         if isinstance(selection, Selection) and selection.agent is None:
             return {}
@@ -288,8 +329,10 @@ class ToolSelector:
         return self.update() if self._fresh == self.options.update_every else {}
 
     def update(self) -> dict[str, float]:
-        """Learn from the observations since the last update; returns figures such as
-        ``agent_0/kl``, none without observations.
+        """Learn from the observations since the last update.
+
+        Returns:
+            Figures such as ``agent_0/kl``; an empty dict without observations.
         """
         if not self._fresh:
             return {}
@@ -298,7 +341,14 @@ class ToolSelector:
         return self._learn(list(islice(self.buffer, first, None)))
 
     def train(self, passes: int = 1) -> list[dict[str, float]]:
-        """Learn from the whole buffer (off policy), an update each pass; returns their reports."""
+        """Learn from the whole buffer, off policy, with one update for each pass.
+
+        Args:
+            passes: The number of passes.
+
+        Returns:
+            The report of each update.
+        """
         return [self._learn(list(self.buffer)) for _ in range(passes if self.buffer else 0)]
 
     def _learn(self, steps: Sequence[_Step]) -> dict[str, float]:
@@ -318,8 +368,11 @@ class ToolSelector:
         return metrics
 
     def save(self, path: str | Path) -> None:
-        """Write all there is: tools, options, agents, optimizers, buffer, choices without an
-        outcome, random state.
+        """Write the whole state: tools, options, agents, optimizers, buffer, open selections and
+        random state.
+
+        Args:
+            path: The file to write.
         """
         self._features("", "")
         self._members = self._members or pack_tensors(pack(self._agents))
@@ -344,7 +397,11 @@ class ToolSelector:
         checkpoint.save(path)
 
     def stats(self) -> JsonObject:
-        """Return what every tool has earned, and how much was observed and learned."""
+        """Return the rewards of every tool, and the numbers of observations and updates.
+
+        Returns:
+            An object of plain JSON values.
+        """
         tools = {
             name: {
                 "description": self.tools[name],
@@ -362,15 +419,24 @@ class ToolSelector:
 
     @property
     def observations(self) -> int:
-        """How many outcomes were observed, those that have left the buffer too."""
+        """The number of observed outcomes, including those that have left the buffer."""
         return sum(n for n, _ in self.earned.values())
 
     @classmethod
     def load(cls, path: str | Path, *, device: str | None = None, **functions: Any) -> ToolSelector:
-        """Return the selector that ``save`` wrote, on its device or another; ``functions`` as when
-        it was made.
+        """Return the selector that ``save`` wrote.
 
-        InputError if the file is none of a selector or the features have another length.
+        Args:
+            path: The file.
+            device: The Torch device; None takes the one on which it was saved.
+            functions: The functions with which it was made, by the names of the constructor's
+                arguments.
+
+        Returns:
+            The selector.
+
+        Raises:
+            InputError: The file is not a selector, or the features have another length.
         """
         checkpoint = Checkpoint.load(path)
         if checkpoint.learner != "tool_selector":
