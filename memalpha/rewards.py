@@ -33,8 +33,8 @@ class RewardConfig(Options):
         accuracy_weight: The accuracy r1, which is the mean score of the answers, has this weight
             (w1; published: 1).
         tool_weight: The tool success r2, which is the share of calls that succeed, has this weight
-            (w2; published: 1). Use 0.1 to 0.5 for a small policy whose calls still fail, or it
-            learns to write less.
+            (w2; published: 1). A small policy whose calls still fail needs a weight between 0.1 and
+            0.5, or it learns to write less.
         compression_weight: The compression r3, which is 1 minus memory tokens / tokens read, has
             this weight (beta; published: 0.05).
         content_weight: The content quality r4, which is the share of writes that the judge finds

@@ -302,7 +302,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
             all.
         eval_temperature: Held-out rollouts are sampled at this temperature; 0 = greedy.
         validation_instances: This many held-out instances are set aside for validation during
-            training; 0 = validate on those that are evaluated before and after.
+            training; with 0 the evaluated ones are used.
         warm_start_steps: The policy first takes this many supervised steps on demonstrations of a
             generated ``train_data``; 0 = none.
         warm_start_learning_rate: The supervised steps have this peak learning rate.

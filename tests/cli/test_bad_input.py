@@ -197,7 +197,7 @@ def test_a_run_that_was_to_be_overwritten_stays_where_the_new_one_cannot_begin(t
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     onto = ["--output_dir", str(folder)]
     for command, value in (
-        (train(tmp_path, *short, "--model", str(tmp_path / "nothing")), "nothing"),
+        (train(tmp_path, *short, "--model", str(tmp_path / "nothing")), "which no run made"),
         (train(tmp_path, *short, "--model", start), f"model {start!r}"),
         (train(tmp_path, *short, "--adapter", start), f"adapter {start!r}"),
         (train(tmp_path, *short, "--train_data", f"toy, {start}"), f"train_data {start!r}"),

@@ -90,9 +90,10 @@ def audit(
 ) -> int:
     """Find entries that should not be in a memory, and repair them.
 
-    The kinds of findings are secrets, identifiers (cards, accounts, national ids, phones, e-mails),
-    instructions (to a model), dead-ends (states of a task), recalled (learned again from recalled
-    text), unsupported (no line that was read says it), wrong-subject, repeats and contradictions.
+    Some kinds of findings concern single texts: secrets, identifiers (cards, accounts, national
+    ids, phones, e-mails), instructions (to a model) and dead-ends (states of a task). Others
+    concern sources: recalled (learned again from recalled text), unsupported (no line that was read
+    says it) and wrong-subject. The last ones concern pairs: repeats and contradictions.
 
     Each finding shows its line, the operation that wrote it, and a proposal: undo, edit, delete
     (which can be undone), forget (for good) or keep. In a terminal you press a key to carry it out.
