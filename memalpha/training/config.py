@@ -329,9 +329,9 @@ class RunOptions(PolicyOptions, EndpointOptions):
         vllm_urls: These vLLM servers draw the rollouts, e.g. ``[http://localhost:8000/v1]``.
             Without a URL vLLM runs in this process, on the same GPU (extra ``vllm``).
         vllm_wait: The run waits at most this many seconds for a vLLM server that has gone away.
-        vllm_memory: The vLLM in this process takes this share of the GPU's memory while it draws (its
-            ``gpu_memory_utilization``), above 0 up to 1. On CPUs it is a share of the main memory,
-            which vLLM also holds between draws.
+        vllm_memory: The vLLM in this process takes this share of the GPU's memory while it draws
+            (its ``gpu_memory_utilization``), above 0 up to 1. On CPUs it is a share of the main
+            memory, which vLLM also holds between draws.
         staleness: Rollouts are drawn this many draws ahead of the update, so that drawing and
             updating overlap; 0 = on policy. Importance weights correct for the older policy.
         max_masked_share: The run stops if more than this share of a step's rollouts, over all
