@@ -50,8 +50,8 @@ Range = Annotated[
 
 @dataclass(frozen=True)
 class OneOf:
-    """Check of a text, for an ``AfterValidator``: it has to be one of ``names()``, which depend on
-    what is installed. ``listing`` shows them.
+    """A check of a text for an ``AfterValidator``: the text must be one of ``names()``, which
+    depend on the installed packages. ``listing`` shows them.
     """
 
     names: Callable[[], Sequence[str]]
@@ -229,7 +229,7 @@ def _with_base(path: Path, above: tuple[Path, ...] = ()) -> dict[str, object]:
 
 
 def read_yaml(path: Path) -> JsonObject:
-    """Read a YAML mapping; InputError if there is none."""
+    """Read a YAML mapping; InputError if the file holds none."""
     try:
         data = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -313,7 +313,7 @@ def plain(value: Any) -> Any:
 
 
 def descriptions(group: type) -> dict[str, str]:
-    """What each option of a group means, from its docstring and those of its bases."""
+    """Return the description of each option of a group, from its docstring and its bases'."""
     texts: dict[str, str] = {}
     for kind in reversed(group.__mro__):
         texts |= ATTRIBUTE.findall(inspect.cleandoc(kind.__doc__ or ""))

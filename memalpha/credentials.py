@@ -17,7 +17,7 @@ MASK = "***"
 
 
 class Sensitive(NamedTuple):
-    """A part of a text that should not be kept, and what it is."""
+    """A part of a text that should not be kept, and its kind."""
 
     start: int
     end: int

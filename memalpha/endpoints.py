@@ -69,7 +69,7 @@ _ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")
 
 @dataclass(eq=False)
 class ChatClient(ModelClient, Options):
-    """Asks one model of one server.
+    """A client that asks one model of one chat server.
 
     Attributes:
         base_url: The server has this URL, which ends with the version, e.g.
@@ -275,7 +275,7 @@ def texts_in(value: object) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class EndpointOptions(Options):
-    """Which servers read and judge.
+    """Options of the servers whose models read and judge.
 
     The key is $MEMALPHA_API_KEY; a separate ``judge_url`` gets only $MEMALPHA_JUDGE_API_KEY.
 

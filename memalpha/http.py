@@ -59,7 +59,7 @@ class Transient(Exception):
 
 
 class RequestRefused(ServiceError):
-    """A request was refused for what it asks, with a ``status`` and a ``reply``."""
+    """A server refused a request because of its content, with a ``status`` and a ``reply``."""
 
     status = 0
     reply = b""

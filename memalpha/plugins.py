@@ -90,8 +90,8 @@ def load_plugin(entry: EntryPoint, extra: str = "") -> Any:
 
 
 def make_plugin(group: str, name: str, kind: Any) -> Any:
-    """Return what the class makes, without arguments, that an entry point names; InputError if that
-    is no ``kind``, a protocol.
+    """Return the object that the class of an entry point makes without arguments; InputError if it
+    does not follow the protocol ``kind``.
     """
     entry = find_plugins(group)[name]
     made = load_plugin(entry)

@@ -538,7 +538,7 @@ class AnswerJudge(Protocol):
 
 
 class WriteRequest(NamedTuple):
-    """What a content judge sees: one chunk and what was written during it."""
+    """The input of a content judge: one chunk and the writes during it."""
 
     instance_id: str
     chunk_index: int
@@ -550,7 +550,7 @@ class WriteRequest(NamedTuple):
 
 
 class ContentJudge(Protocol):
-    """Judges each applied write of a chunk: is what was written or deleted right?"""
+    """A judge that decides whether each applied write or deletion of a chunk is right."""
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
         """Return one verdict per result of each request, in order.

@@ -21,7 +21,7 @@ SCHEMA_FILE = "memalpha_schema.yaml"  # copy of a schema that is no preset
 
 @dataclass(frozen=True)
 class AgentConfig(RetrievalConfig):
-    """How an agent reads, writes and answers, with the settings of its retriever.
+    """Settings of an agent: how it reads, writes and answers, and how its memory is searched.
 
     Attributes:
         schema: The memory has the sections of this schema, which is the name of a preset or the

@@ -34,7 +34,7 @@ AsJson = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions(Options):
-    """An agent, its memories, and who answers questions.
+    """Options of an agent, of its memories, and of the reader that answers questions.
 
     Attributes:
         endpoint: The chat model of this OpenAI-compatible server writes the memory and answers,
@@ -168,7 +168,7 @@ def _named_or_base(trained: str) -> str | Path:
 
 @dataclass(frozen=True, slots=True)
 class WhoseOptions(Options):
-    """Whose memory it is.
+    """Options that name the owner of a memory.
 
     Attributes:
         user: The memory belongs to this user.

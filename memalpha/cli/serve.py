@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions(WhoseOptions):
-    """How it is offered; without tokens, and over stdio, to the one user.
+    """Options of the server. Without tokens, and over stdio, it serves the one user.
 
     Attributes:
         transport: The server speaks HTTP and MCP at a port (``http``), or MCP over standard input

@@ -25,7 +25,7 @@ _FORM = '{"role": "user" or "assistant", "content": text, "name": optional, "tim
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """What one person, or an assistant, said in one message."""
+    """The text of one person, or of an assistant, in one message."""
 
     role: str  # USER, ASSISTANT, or another word for who speaks
     text: str

@@ -136,7 +136,7 @@ def _join_texts(
 
 
 class Turn(NamedTuple):
-    """What one person says, and its key for evidence; a blank one is left out of chunks."""
+    """One turn of a person, with its key for evidence; a blank turn is left out of chunks."""
 
     speaker: str
     text: str

@@ -87,7 +87,7 @@ def all_sources() -> Mapping[str, Source]:
 
 
 def get_source(name: str) -> Source:
-    """Return a source; InputError lists all names if there is none."""
+    """Return a source by name; InputError, which lists all names, if there is no such source."""
     sources = all_sources()
     if name not in sources:
         raise InputError(

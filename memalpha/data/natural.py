@@ -51,7 +51,7 @@ _HIS = {"she": ("her", "her"), "he": ("his", "him"), "they": ("their", "them")}
 
 @dataclass(frozen=True, slots=True)
 class NaturalOptions(Options):
-    """Which conversations to make.
+    """Options of the natural conversations.
 
     Attributes:
         n: The source makes this many instances.

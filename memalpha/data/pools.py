@@ -41,7 +41,7 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """What one split and one part of the sentences have; names and relations with pronouns."""
+    """The names, values and sentences of one split and one part, with relations and pronouns."""
 
     names: Mapping[str, str]
     relations: Mapping[str, str]

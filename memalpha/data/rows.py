@@ -37,7 +37,7 @@ _AGAIN = "download the file again, since it may be cut off"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A value and its place; what does not fit what is asked of it is a SchemaError with both."""
+    """A value and its place. A value that does not fit raises a SchemaError with both."""
 
     where: str  # of the row, e.g. ``train.jsonl line 3``
     data: object
@@ -45,7 +45,7 @@ class Row:
     form: str = "an object"  # that the row should have
 
     def unfit(self, expected: str) -> SchemaError:
-        """Return the error that says where the value stands, what it is, and what was expected."""
+        """Return the error that names the place, the value and the expected form."""
         value = "is missing" if self.data is None else f"is {self.data!r:.60}"
         field = f" field {self.path!r}" if self.path else ""
         return SchemaError(f"{self.where}{field} {value}", expected=expected)

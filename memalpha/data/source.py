@@ -82,8 +82,8 @@ class TextOptions(CommonOptions):
 
 
 class SkippedItem(NamedTuple):
-    """Questions of the input that are in no instance, and why; with 0 questions only a note of
-    what was done.
+    """Questions of the input that are in no instance, with the reason. With 0 questions it is only
+    a note.
     """
 
     reason: str
@@ -108,7 +108,7 @@ class Draft(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """What a loader left out."""
+    """The counts of the items that a loader left out."""
 
     skipped: Counter[str] = field(default_factory=Counter)  # questions by reason
     notes: Counter[str] = field(default_factory=Counter)  # other events

@@ -30,7 +30,7 @@ _MAX_VALUES = 3  # current values of an attribute with several values
 
 @dataclass(frozen=True, slots=True)
 class SyntheticConfig(Options):
-    """Which dialogues to make, and what they are like.
+    """Options of the synthetic dialogues.
 
     Attributes:
         n: The source makes this many instances.

@@ -31,7 +31,7 @@ _EXCERPT_TOKENS = 64  # most tokens of these together
 
 @dataclass(frozen=True, slots=True)
 class TeacherConfig(Options):
-    """How well the teacher demonstrates.
+    """Options of the teacher, which decide how well it demonstrates.
 
     Attributes:
         coverage: The teacher writes a new fact with this probability. With a pair (low, high) each

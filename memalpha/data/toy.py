@@ -31,7 +31,7 @@ _A_CHUNK = 4  # things of a chunk, and as much noise
 
 @dataclass(frozen=True, slots=True)
 class ToyOptions(Options):
-    """Which toy instances to make.
+    """Options of the toy instances.
 
     Attributes:
         n: The source makes this many instances.

@@ -59,7 +59,7 @@ def _invert(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:
 
 
 class RowState(NamedTuple):
-    """What a step reads and writes of each of R rows with N new tokens in S slots."""
+    """The tensors that a step reads and writes for each of R rows, with N new tokens in S slots."""
 
     uniforms: Tensor  # (R, N)
     tokens: Tensor  # (R, N), drawn so far

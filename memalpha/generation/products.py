@@ -51,7 +51,8 @@ def fits(weight: Tensor) -> bool:
 
 
 class Products(dict[tuple[Tensor, Hashable], Any]):
-    """What was made of weights (other layouts, blocks, rounded copies), by weight and what it is.
+    """The copies that were made of weights (other layouts, blocks, rounded copies), by weight and
+    kind.
 
     It is right while the weights stand still. So it belongs to whoever may change them, who lets go
     of it, or clears it, before that.

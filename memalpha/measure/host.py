@@ -55,7 +55,9 @@ class PolicyHost:
         return AutoConfig.from_pretrained(resolve_model(self.model), trust_remote_code=False)
 
     def clock(self) -> float:
-        """Seconds, as if nothing had been drawn before."""
+        """Return the seconds of a clock on which cached completions take the time that drawing them
+        took.
+        """
         return time.perf_counter() + self.saved
 
     @property

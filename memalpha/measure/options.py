@@ -144,7 +144,7 @@ class ReaderSpec(Options):
 
 @dataclass(frozen=True)
 class EvaluateOptions(Options):
-    """What is compared, under which protocol.
+    """Options of an evaluation: the sets, systems and readers that are compared.
 
     Attributes:
         model: Agents and the reader use this base model, and its tokenizer counts tokens. Give a

@@ -69,7 +69,7 @@ from memalpha.units import UNIT_TOKENS, cut_text, units
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a system reads with: the protocol of one set. ``temperature`` 0 is greedy."""
+    """The protocol of one set, with which a system reads. ``temperature`` 0 is greedy."""
 
     step: AgentStep
     host: PolicyHost
@@ -294,7 +294,8 @@ def _index(memory: Memory, config: RetrievalConfig, setting: Setting) -> Searche
 
 @dataclass(frozen=True, slots=True)
 class Archive(System):
-    """What an agent with ``archive: true`` searches if it writes nothing: every line.
+    """An archive of every line of the input, which is what an agent with ``archive: true`` searches
+    if it writes nothing.
 
     Attributes:
         retrieval: The lines are searched in this mode: ``lexical``, ``dense`` or ``hybrid``.
@@ -408,7 +409,9 @@ class Gold(System):
 
 @dataclass(frozen=True, slots=True)
 class Teacher(TeacherConfig, System):
-    """Writes what the annotations of generated data say, as demonstrations do: an upper limit."""
+    """The teacher, which writes the annotated facts of generated data as in demonstrations; it is
+    an upper limit.
+    """
 
     @override
     def draws(self, temperature: float) -> bool:
@@ -543,7 +546,7 @@ _STATE = re.compile(r"<IS>(.*?)(?:</IS>|\Z)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class OverwriteSummary(System):
-    """A memory of one text, which a model writes anew at each chunk.
+    """A memory of one text, which a model writes again at each chunk.
 
     Attributes:
         memory_tokens: The text has at most this many tokens; 0 takes the reader's budget.

@@ -121,7 +121,7 @@ def sources_of(run: RunFolder) -> list[RolloutFile]:
 
 
 class Tone(StrEnum):
-    """What a call did to the memory."""
+    """The effect of a call on the memory, as a colour."""
 
     INSERT = "insert"
     UPDATE = "update"

@@ -47,7 +47,7 @@ def count_words(text: str) -> int:
 
 
 class AppliedOperation(NamedTuple):
-    """What an operation changed, and where it came from: what a store writes down.
+    """An applied operation with its effect and its origin, as a store records it.
 
     ``call``: number of the first operation of the call that it belongs to; None if it is alone.
     """

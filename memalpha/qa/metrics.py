@@ -92,7 +92,7 @@ def _holds(gold: str, text: str) -> bool:
 
 
 def golden_answers(question: Question) -> tuple[str, ...]:
-    """Return the accepted answers; InputError if there is none, or one is blank."""
+    """Return the accepted answers of a question; InputError if it has none, or a blank one."""
     if not question.answers or not all(answer.strip() for answer in question.answers):
         raise InputError(
             f"the question {question.text!r} has the answers {list(question.answers)}",
@@ -334,7 +334,7 @@ def check_metric(name: str, *, judged: bool = False) -> None:
 
 @cache
 def find_metric(name: str) -> AnswerMetric:
-    """Return a metric that needs no judge; InputError if there is none of this name."""
+    """Return a metric that needs no judge; InputError if there is no metric of this name."""
     check_metric(name)
     if name in METRICS:
         return METRICS[name]
@@ -348,7 +348,7 @@ def needs_all(question: Question) -> bool:
 
 
 def is_teachable(question: Question) -> bool:
-    """Whether an accepted answer, as it stands, is what a reader should write."""
+    """Whether a reader should write an accepted answer word by word."""
     return question.metric not in JUDGED and find_metric(question.metric).teachable
 
 

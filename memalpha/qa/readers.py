@@ -117,7 +117,7 @@ def reader_messages(
 
 
 class BudgetedReader(ABC):
-    """What all readers share: the passages that fit ``budget_tokens`` are read."""
+    """The base of all readers, which read the passages that fit ``budget_tokens``."""
 
     # the trained readers learned notes without tags, and are moved as often with them
     tagged = False
@@ -242,7 +242,7 @@ def searches_of(adapter: str | Path) -> int:
 
 
 class ReaderModel(Protocol):
-    """What answers for a ``ModelReader``: the base of a policy or a reader's adapter on a base."""
+    """The model of a ``ModelReader``: the base of a policy, or a reader's adapter on a base."""
 
     @property
     def own_model(self) -> bool:
@@ -334,14 +334,14 @@ def _reader_of_package(name: str, budget_tokens: int, count_tokens: TokenCounter
 
 
 def wanted_answers(question: Question) -> tuple[str, ...]:
-    """Return what a reader should write: one of these."""
+    """Return the texts of which a reader should write one."""
     if question.metric == "absent" or not question.answers:
         return (UNKNOWN,)
     return (", ".join(question.answers),) if needs_all(question) else question.answers
 
 
 def answer_of(reply: str) -> Answer | ServiceError:
-    """Return what a model says beside its thinking; ServiceError if that never ends."""
+    """Return the reply of a model without its thinking; ServiceError if the thinking never ends."""
     text, open_at = content_of(reply)
     if open_at is None:
         return Answer(text.strip())

@@ -31,8 +31,8 @@ from memalpha.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestedMemory:
-    """What a system holds of one instance, and its cost; unless more is said, a reader gets all
-    entries.
+    """The memory that a system made of one instance, with its cost. A reader gets all entries
+    unless a subclass says otherwise.
     """
 
     memory_tokens: int
@@ -120,7 +120,7 @@ def rollout_memory(rollout: Rollout, k: int) -> SearchedMemory:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What an examiner found out about one memory."""
+    """The findings of an examiner about one memory."""
 
     questions: tuple[QuestionRow, ...]
     reader_tokens: float = math.nan  # mean over the questions of what was read

@@ -251,7 +251,7 @@ def _by_kind(rows: Sequence[InstanceRow]) -> JsonObject:
 
 
 def known_mean(values: Sequence[float]) -> float:
-    """Return the mean of what is not NaN; NaN if nothing is known."""
+    """Return the mean of the values that are not NaN; NaN if there are none."""
     return _mean([value for value in values if not math.isnan(value)])
 
 

@@ -13,7 +13,7 @@ RetrievalMode = Literal["lexical", "dense", "hybrid"]
 
 @dataclass(frozen=True)
 class RetrievalConfig(Options):
-    """How a memory is searched.
+    """Settings of the search in a memory.
 
     Attributes:
         retrieval: The retriever ranks entries by their words (``lexical``, BM25), by the cosine of

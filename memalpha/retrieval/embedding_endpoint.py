@@ -22,7 +22,7 @@ _ROUTE = "embeddings"
 
 @dataclass(eq=False)
 class EmbeddingClient(ModelClient, Options):
-    """Asks one model of one server for vectors.
+    """A client that asks one model of one server for vectors.
 
     The texts of E5's models get their prefixes here.
 

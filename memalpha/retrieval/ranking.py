@@ -63,7 +63,7 @@ _ROUNDED = 6  # decimals of a cosine
 
 
 class ReadableMemory(Protocol):
-    """What a search and a reader see of a memory; ``Memory`` is one."""
+    """The part of a memory's interface that a search and a reader use; ``Memory`` has it."""
 
     schema: MemorySchema
 

@@ -41,8 +41,8 @@ def render_in_sandbox(template: str, *variables: str) -> tuple[Rendering, ...]:
 
 
 def check_patterns(patterns: Sequence[str], names: Sequence[str], where: str) -> None:
-    """Raise InputError, naming ``where``, if matching regular expressions with names takes too
-    much, or one is none.
+    """Raise InputError, naming ``where``, if a regular expression is invalid or takes too long to
+    match the names.
     """
     wrong = _run({"task": "match", "patterns": patterns, "names": names})
     if wrong != "":

@@ -27,7 +27,7 @@ _FEW = 50  # texts; a word in more, and in more than half of all, such as a name
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One operation in the history of a memory; what was erased of it is None.
+    """One operation in the history of a memory; its erased parts are None.
 
     ``seq`` is the number for ``undo`` and ``as_of``, ``entry`` the entry's id, ``undoes`` the
     number of the operation that an undo took back, ``chunk`` that of what was read, ``call`` the
@@ -65,7 +65,9 @@ def shape(schema: MemorySchema) -> dict[str, object]:
 
 
 def schema_of(shape: Any) -> MemorySchema:
-    """Return an unlimited schema of a recorded shape; JournalDamagedError if it is none."""
+    """Return an unlimited schema of a recorded shape; JournalDamagedError if the record is not a
+    shape.
+    """
     try:
         sections = tuple(
             Section(name, SectionKind(kind), timestamps=times)

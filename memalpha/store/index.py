@@ -159,8 +159,8 @@ class StoredSearch(RankedSearch):
         self._mended(lambda: self.follow(progress))
 
     def embed_lines(self, progress: IndexProgress | None = None) -> None:
-        """Let the embedder read every line now, so that no question waits for it; what it has read
-        it does not read again.
+        """Let the embedder read every line that has no vector yet, so that no question waits for
+        it.
         """
         self._mended(lambda: self._embed_lines(progress))
 

@@ -63,8 +63,8 @@ _LONGEST_WAIT = 1_000_000  # seconds; SQLite's limit in milliseconds
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What ``Journal.verify`` found; the same ``head``, one hash over all heads, later shows that
-    the log was not rewritten.
+    """The result of ``Journal.verify``. The same ``head``, one hash over all heads, shows later
+    that the log was not rewritten.
     """
 
     faults: tuple[str, ...]

@@ -87,7 +87,7 @@ class Origin:
 
 
 class RecordKind(StrEnum):
-    """What a record says."""
+    """The kinds of records."""
 
     BEGIN = "begin"  # of a namespace; in the registry alone
     APPLY = "apply"
@@ -125,8 +125,8 @@ _Salts = Annotated[str, _text("(?:[0-9a-f]{64})+")]
 
 
 class Body(BaseModel):
-    """What can be erased: the resulting entry (None: deleted), who wrote it, what was applied to
-    which chunk, or undone.
+    """The part of a record that can be erased: the resulting entry (None for a deletion), its
+    writer, and the operation with its chunk or undo.
 
     ``call``: of several operations of one call, or of their undo, the number of the first.
     ``secret``: ``fingerprint`` of the secret of the digests, of the first record that uses it.
@@ -144,8 +144,8 @@ class Body(BaseModel):
 
 
 class LinesHeader(BaseModel):
-    """What the lines of one record share: who read them, in which chunk; their time and metadata.
-    ``secret``: see ``Body``.
+    """The common data of the lines of one record: writer, chunk, time and metadata. ``secret``: see
+    ``Body``.
     """
 
     model_config = ConfigDict(strict=True)

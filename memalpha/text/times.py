@@ -31,7 +31,8 @@ _FORMS = (  # LongMemEval, LoCoMo, PerLTQA, BEAM
 
 @lru_cache(maxsize=4096)
 def moment(text: str) -> datetime | None:
-    """Return the begin of an ISO 8601 time (UTC if it names no offset), or None if it is none.
+    """Return the beginning of an ISO 8601 time (UTC if it names no offset), or None if the text is
+    not such a time.
 
     Read are a date, a week or a day of a week, each with or without a clock time, and a month
     (``2024-03``) or a year (``2024``).

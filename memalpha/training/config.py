@@ -589,7 +589,7 @@ def _try_scheduler(arguments: TrainingArguments) -> None:
 
 @dataclass(frozen=True)
 class GRPOOptions(TrainerOptions):
-    """Options of TRL's GRPO.
+    """Options of TRL's GRPO (arXiv 2402.03300).
 
     Attributes:
         num_generations: A group has this many rollouts of one instance, at least 2 (G in GRPO).

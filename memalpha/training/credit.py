@@ -25,7 +25,7 @@ CREDITS_GROUP = "memalpha.credits"
 
 @runtime_checkable
 class Credit(Protocol):
-    """Who is credited with a reward, from options to rows.
+    """The rule that decides which steps and tokens a reward is for, from the options to the rows.
 
     The methods are first called in the order in which they stand here: ``check`` and ``reward``
     when options are read, of objects that are made for that alone; then, all of one object,

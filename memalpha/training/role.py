@@ -24,7 +24,7 @@ WRITER = "writer"
 
 @runtime_checkable
 class Role(Protocol):
-    """What is trained; the methods are called in the order in which they stand here."""
+    """The part that is trained. Its methods are called in the order in which they stand here."""
 
     def check(self, options: "RunOptions", reward: RewardConfig) -> None:
         """Raise InputError for options of a run that do not go with this role."""

@@ -257,7 +257,7 @@ def measure_after(run: Run, step: int) -> list[InstanceRow]:
 def summarise_run(
     run: Run, step: int, before: list[InstanceRow], after: list[InstanceRow]
 ) -> JsonObject:
-    """Return what a run came to; ``step`` is that of its last weights."""
+    """Return the summary of a run; ``step`` is the step of its last weights."""
     options = run.arguments.trainer
     state = run.trainer.state
     summary: JsonObject = {

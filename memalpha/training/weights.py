@@ -104,7 +104,7 @@ def whole_weights(model: nn.Module, accelerator: Accelerator) -> Iterator[None]:
 
 
 def adapter_name(folder: Path) -> str:
-    """Return a name that tells an adapter's weights."""
+    """Return a name derived from the hash of the adapter's weights."""
     return f"memalpha-{file_sha256(folder / ADAPTER_WEIGHTS)[:16]}"
 
 

@@ -80,7 +80,9 @@ def prefix_attention(
 
 
 class Layout(Protocol):
-    """Who attends to whom in a pack; compiled layers pass it on without a look into it."""
+    """The layout of a pack, which says which tokens attend to which; compiled layers pass it on
+    without looking into it.
+    """
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, dropout: float, scale: float

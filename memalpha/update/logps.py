@@ -207,8 +207,8 @@ def _log_partition(
 
 
 class CompletionRow(NamedTuple):
-    """Token ids of a prompt (at least one) and its completion; ``shared``: leading prompt ids that
-    other rows may have, too.
+    """Token ids of a prompt (at least one) and its completion; ``shared`` leading prompt ids may be
+    equal in other rows.
     """
 
     prompt_ids: Sequence[int]

@@ -30,8 +30,8 @@ LONG = [
 
 
 class Trial(NamedTuple):
-    """``refused``: why a model cannot train; ``alone``: why each row is computed by itself. Both
-    are empty if packed rows are right.
+    """The result of a trial: ``refused`` is the reason why a model cannot train, and ``alone`` the
+    reason why each row is computed by itself. Both are empty if packed rows are right.
     """
 
     refused: str = ""

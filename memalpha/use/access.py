@@ -42,8 +42,8 @@ _PLACE = re.compile(
 
 @dataclass(eq=False)
 class Problem(Exception):
-    """Why a request is not carried out (RFC 9457): status and title, what, what was expected, how
-    to fix it.
+    """A reason for which a request is not carried out (RFC 9457): status and title, the problem,
+    the expected value, and a way to fix it.
     """
 
     status: int

@@ -52,7 +52,8 @@ class Guard(Protocol):
 
 
 class Guards:
-    """The guards of these names, asked one after the other; false if there is none.
+    """The guards with these names, which are asked one after the other; it is false if there are
+    none.
 
     InputError if a name is unknown or its entry point gives no guard, MissingExtraError if one
     needs what is not installed.

@@ -99,7 +99,7 @@ class SearchAnswer(ApiAnswer):
 
 
 class PassageModel(ApiAnswer):
-    """What was said that fits a question: a whole turn, or an entry."""
+    """A passage that fits a question, as it was said: a whole turn, or an entry."""
 
     entry: EntryModel = Field(description="The entry or line that was found.")
     score: float
@@ -153,14 +153,14 @@ class MemoryAnswer(ApiAnswer):
 
 
 class ChangeAnswer(ApiAnswer):
-    """An entry before and after; null where there is none."""
+    """An entry before and after a change; null if it did not exist."""
 
     before: EntryModel | None
     after: EntryModel | None
 
 
 class EventModel(ChangeAnswer):
-    """One operation: what it did, by whom, from which text and prompt."""
+    """One operation with its effect, its writer, and the text and prompt from which it came."""
 
     operation: int = Field(validation_alias="seq")
     kind: str
@@ -252,8 +252,8 @@ def invalid(error: Any, expected: str) -> Problem:
 # ------------------------------------------------------------------------------------------------
 # requests
 class ApiRequest(BaseModel):
-    """Input of an endpoint, by HTTP and MCP alike: null leaves an optional field out, a number may
-    be a text, an id a number.
+    """The input of an endpoint, over HTTP and MCP. Optional fields may be null; numbers may be sent
+    as strings, and ids as numbers.
     """
 
     model_config = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
@@ -442,8 +442,8 @@ class Endpoints:
 
     @_endpoint("POST", "/ask")
     def ask(self, caller: Caller, question: _Question) -> AskAnswer:
-        """Answer a question from the memory alone. passages are what was said, with what stands
-        around it, its day and its source, and whether something newer is known.
+        """Answer a question from the memory alone. passages are fitting texts as they were said, with
+        context, day and source, and with a newer statement if there is one.
         """
         reply = self.agent.ask(question, namespace=caller.namespace)
         return AskAnswer.model_validate(
@@ -464,7 +464,9 @@ class Endpoints:
         self,
         caller: Caller,
         query: _Question,
-        k: Annotated[int, Field(ge=1, le=100, description="Most entries to find."), _NUMBER] = 5,
+        k: Annotated[
+            int, Field(ge=1, le=100, description="The most entries to find."), _NUMBER
+        ] = 5,
     ) -> SearchAnswer:
         """Find at most k entries for a query, best first."""
         return SearchAnswer(
@@ -476,7 +478,9 @@ class Endpoints:
         self,
         caller: Caller,
         offset: Annotated[
-            int, Field(ge=0, description="Entries to leave out at the beginning."), _NUMBER
+            int,
+            Field(ge=0, description="The number of entries to leave out at the beginning."),
+            _NUMBER,
         ] = 0,
         limit: _Most = 100,
     ) -> MemoryAnswer:
@@ -492,7 +496,7 @@ class Endpoints:
         caller: Caller,
         entry: Annotated[
             _Id | None,
-            Field(description="Id of the one entry they are about; all if there is none."),
+            Field(description="Id of the entry whose operations are listed; without it, all are."),
         ] = None,
         limit: _Most = 100,
     ) -> HistoryAnswer:
@@ -507,10 +511,12 @@ class Endpoints:
         self,
         caller: Caller,
         operation: Annotated[
-            int, Field(ge=1, description="Its number, as add and history give it."), _NUMBER
+            int,
+            Field(ge=1, description="The number of the operation, as add and history give it."),
+            _NUMBER,
         ],
     ) -> ChangeAnswer:
-        """Take one operation back, by the number that add and history give it."""
+        """Undo one operation, by the number that add and history give it."""
         return ChangeAnswer.model_validate(
             self.agent.undo(operation, namespace=caller.namespace, by=caller.name)
         )
@@ -519,7 +525,9 @@ class Endpoints:
     def forget(
         self,
         caller: Caller,
-        entry: Annotated[_Id, Field(description="Its id, as memory and search give it.")],
+        entry: Annotated[
+            _Id, Field(description="The id of the entry, as memory and search give it.")
+        ],
         also: Annotated[
             list[_Id] | None,
             Field(

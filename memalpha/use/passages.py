@@ -63,9 +63,9 @@ class Passage:
 
 
 def nearness(retriever: Retriever, question: str, hits: Sequence[Hit]) -> float:
-    """Return how near the best of what was found is to the question: the cosine of the entry, or of
-    its sentence that fits, whichever is greater. -inf if nothing is found; inf, which is near
-    enough for everything, if the search has no meaning.
+    """Return the nearness of the best result to the question: the cosine of the entry or of its
+    fitting sentence, whichever is greater. It is -inf without a result, and inf, which always
+    suffices, if the search has no embeddings.
     """
     if not hits:
         return -math.inf
@@ -78,8 +78,8 @@ def nearness(retriever: Retriever, question: str, hits: Sequence[Hit]) -> float:
 def is_known(
     config: RetrievalConfig, near: float, least: Mapping[str, float] = LEAST_NEARNESS
 ) -> bool:
-    """Whether the ``nearness`` of what was found says that it may hold the answer. ``least``: what
-    it has to be, by embedder.
+    """Whether the ``nearness`` of the results says that they may hold the answer; ``least`` gives
+    the limit by embedder.
     """
     return near >= least.get(config.embedder, -math.inf) and near > -math.inf
 
@@ -105,8 +105,8 @@ def find_turns(
     hits: Sequence[Hit],
     events_of: EventsOf,
 ) -> tuple[Passage, ...]:
-    """Return the best ``SHOWN`` passages of what was found, best first, a newer statement right
-    behind the older one; no line stands in two.
+    """Return the best ``SHOWN`` passages among the results, best first, each newer statement right
+    behind the older one; no line stands in two passages.
     """
     newer = _newer_of(retriever, question, hits)
     passages: list[Passage] = []

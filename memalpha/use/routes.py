@@ -46,7 +46,7 @@ class Routes(Protocol):
 
 
 def find_routes() -> list[type[Routes]]:
-    """Return what is installed, in the order of the names: the first that owns a path has it."""
+    """Return the installed routes in the order of their names; the first that owns a path gets it."""
     return list(load_plugins("memalpha.routes").values())
 
 

@@ -494,7 +494,7 @@ class MemoryStore(AbstractContextManager["MemoryStore"]):
 
 
 def need_text(what: str, value: object) -> str:
-    """Return a value that is Unicode text, InputError if it is none."""
+    """Return a value that is Unicode text; InputError if it is not."""
     if not isinstance(value, str) or not is_text(value):
         raise InputError(
             f"{what} is {ascii(value)[:80]}, of type {type(value).__name__}",

@@ -115,7 +115,7 @@ def test_forgetting_asks_first(said, tmp_path):
     assert lines[3] == "  forgotten for good: entry 1, 1 records erased"
     assert (
         lines[4] == "I do not know."
-        and "error: the namespace marta/default/default has no entry or line '9'" in lines[6]
+        and "error: the namespace Marta/default/default has no entry or line '9'" in lines[6]
     )
     assert all(b"quagga" not in path.read_bytes() for path in tmp_path.iterdir())
 

@@ -85,7 +85,7 @@ def _turns(
 
 @dataclass(frozen=True)
 class NeededNotes:
-    """What has to be in the notes of a question.
+    """The answers that the notes of a question must hold.
 
     ``groups``: one passage of each. ``chunks``: the passages of each chunk of the evidence, where
     no subject tells which of them count. ``speakers``: who speaks in the memory.
@@ -153,7 +153,7 @@ def _holding(memory: Memory, question: Question, word: str) -> frozenset[str]:
 
 
 def good_reply(inquiry: Inquiry, asker: AskerStep, wanted: NeededNotes) -> str:
-    """Return what a good asker would reply in the next turn."""
+    """Return the reply that a good asker would give in the next turn."""
     answer = wanted.answer(inquiry.notes)
     if answer is not None:
         return answer

@@ -17,7 +17,9 @@ BY = Origin("memalpha audit")
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What became of a finding: ``done`` is False if it was skipped, ``said`` tells what or why."""
+    """The outcome of a finding: ``done`` is False if it was skipped, and ``said`` gives the change
+    or the reason.
+    """
 
     finding: Finding
     done: bool
@@ -25,7 +27,7 @@ class Remedy:
 
 
 def carry_out(durable: DurableMemory, finding: Finding, proposal: Proposal | None = None) -> Remedy:
-    """Do what a finding proposes, or another ``proposal``.
+    """Carry out the proposal of a finding, or another ``proposal``.
 
     Skipped, with the reason, if the entry is no longer as it was found, or the journal refuses.
     """

@@ -29,8 +29,8 @@ _NAME_IS = "'s name is "
 
 
 class DetectorGuard:
-    """The detectors of these kinds, and ``assistant``, as a guard of an agent; MissingExtraError if
-    one needs what is not installed.
+    """A guard that asks the detectors of these kinds, and ``assistant``; MissingExtraError if one
+    needs a package that is not installed.
     """
 
     def __init__(self, names: Sequence[str]) -> None:

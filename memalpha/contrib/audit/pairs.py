@@ -69,7 +69,7 @@ _Buckets = dict[tuple[str, ...], list[Entry]]
 
 
 class Statement(NamedTuple):
-    """What an entry gives as the one value of an attribute."""
+    """The one value that an entry gives for an attribute."""
 
     who: str
     what: str

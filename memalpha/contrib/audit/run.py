@@ -41,9 +41,9 @@ BY_LINES = (Fault.RECALLED, Fault.UNSUPPORTED, Fault.WRONG_SUBJECT)
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What was found in one state of a namespace: of ``entries``, and ``read`` lines of the
-    archive. ``unchecked`` says of a kind what was not looked at, and why; of those in ``missing``,
-    because an extra is not installed.
+    """The findings in one state of a namespace, among ``entries`` and ``read`` lines of the
+    archive. ``unchecked`` gives, by kind, what was not checked and why; ``missing`` holds the kinds
+    that need an extra.
     """
 
     entries: int

@@ -152,7 +152,9 @@ def audit(
 # one namespace
 @dataclass
 class AuditReport:
-    """An audit of a namespace, what was done about it, and what is left."""
+    """An audit of a namespace, with the remedies that were carried out and the findings that are
+    left.
+    """
 
     durable: DurableMemory
     detectors: Mapping[str, Detector]

@@ -37,7 +37,7 @@ _MANY = 200  # lines; a word in more is no help to look one up
 
 
 class Fault(StrEnum):
-    """What can be wrong with an entry, in the order in which it is looked for."""
+    """The kinds of faults of an entry, in the order in which they are searched."""
 
     SECRETS = "secrets"
     IDENTIFIERS = "identifiers"
@@ -51,7 +51,7 @@ class Fault(StrEnum):
 
 
 class Action(StrEnum):
-    """What can be done about an entry."""
+    """The actions that an audit can propose for an entry."""
 
     UNDO = "undo"  # of the operation that wrote it; can be undone
     EDIT = "edit"  # an update; can be undone
@@ -62,8 +62,8 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What to do: ``operation`` is the number to undo, ``text`` what an edit writes, ``also`` the
-    ids of lines that are forgotten with the entry.
+    """A proposed action: ``operation`` is the number to undo, ``text`` the text of an edit, and
+    ``also`` holds ids of lines that are forgotten with the entry.
     """
 
     action: Action

@@ -56,7 +56,7 @@ _BATCH = 16
 
 
 class Effect(StrEnum):
-    """What a step did to a memory."""
+    """The effect of a step on a memory."""
 
     PERSISTED = "persisted"  # an entry holds the attack's mark, in any wording
     VERBATIM = "verbatim"  # an entry holds the mark within three consecutive words of the attack

@@ -102,7 +102,7 @@ SETS: Mapping[str, BoardSet] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardOptions(Options):
-    """What a scoreboard compares.
+    """Options of a scoreboard.
 
     Attributes:
         data: The folder holds the sets, each in a folder of its own.

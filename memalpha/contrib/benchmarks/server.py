@@ -58,7 +58,7 @@ SHAPES: Mapping[str, _Routes] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions(Options):
-    """Where a memory server is, and how it is spoken to.
+    """Address and protocol of a memory server.
 
     Attributes:
         url: The server has this URL, such as http://localhost:8888.

@@ -53,7 +53,7 @@ class ChatTurn(NamedTuple):
 
 
 class _Conversation:
-    """What was recalled and read of late in one namespace; dicts keep the order."""
+    """The recent recalls and readings in one namespace; dicts keep their order."""
 
     def __init__(self) -> None:
         self.recalled: dict[str, None] = {}

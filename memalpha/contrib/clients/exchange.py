@@ -37,8 +37,8 @@ _BEFORE = b"\xef\xbb\xbf \t\r\n"  # what may stand before an answer: white space
 
 
 class AnswerPart(NamedTuple):
-    """What an answer, or an event of one, says: more of its text, or the whole; whether it ends;
-    why it is no answer; whether it ends if no more of its text comes.
+    """One part of an answer: more of its text or the whole text, whether the answer ends, and the
+    reason if it is no answer.
     """
 
     text: str = ""

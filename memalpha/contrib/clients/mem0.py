@@ -152,7 +152,7 @@ class Mem0Request(BaseModel):
 
 
 class About(BaseModel):
-    """What is kept with an entry, as JSON in ``Entry.metadata``.
+    """The JSON that is kept with an entry, in ``Entry.metadata``.
 
     ``dated``: times of what was said stood before it in brackets.
     """

@@ -84,7 +84,7 @@ _GZIP = ("gzip", "x-gzip", "deflate")
 
 @dataclass(frozen=True, slots=True)
 class ProxyOptions(Options):
-    """The server before which OpenAI's routes are offered with the memory.
+    """Options of the proxy in front of an OpenAI-compatible server.
 
     Attributes:
         upstream: The server offers ``/v1/chat/completions`` and ``/v1/responses`` with the memory

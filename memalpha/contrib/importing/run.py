@@ -76,7 +76,7 @@ class SourcedItem(NamedTuple):
 
 @dataclass
 class ImportPlan:
-    """What a file holds, in order; ``skipped`` counts what it holds and is not read.
+    """The items of a file in order; ``skipped`` counts the items that are not read.
 
     ``by_place``: some of it has no id, and is known by the name of the file and its place there.
     ``left`` are the sources of messages that the file holds and that are not shown: of another
@@ -113,7 +113,7 @@ class ImportPlan:
 
 @dataclass
 class ImportReport:
-    """What an import did, in messages and entries.
+    """The result of an import, in messages and entries.
 
     ``left``: lines that it deleted, since their message is no longer shown. ``changed``: messages
     and entries whose text took the place of another one, which an earlier import had read.
@@ -531,7 +531,7 @@ def _all_left(lines: Sequence[Event]) -> bool:
 # ------------------------------------------------------------------------------------------------
 # with an agent
 class _Part(NamedTuple):
-    """A piece of a message that fits a chunk; the last one stands for the message."""
+    """A part of a message that fits one chunk. The message counts as read when its last part is."""
 
     message: SourcedItem
     place: int
