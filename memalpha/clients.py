@@ -1,9 +1,10 @@
-"""Our memory behind clients that programs already have: entry points of ``memalpha.clients``.
+"""Clients for the memory of an agent, in programs that exist already (entry points of
+``memalpha.clients``).
 
-``wrap`` for OpenAI's client, ``ClaudeMemory`` and ``AsyncClaudeMemory`` for Claude's memory tool,
-``JournalStore`` for LangGraph; each needs the library of its side (the extra ``clients``), which is
-imported when its name is first asked for. A proxy for OpenAI's API, and Mem0's routes, are in
-``memalpha serve``.
+``wrap`` is for OpenAI's client, ``ClaudeMemory`` and ``AsyncClaudeMemory`` are for Claude's memory
+tool, and ``JournalStore`` is for LangGraph. Each needs the library of its program (the extra
+``clients``), which is imported when its name is first used. ``memalpha serve`` has a proxy for
+OpenAI's API, and Mem0's routes.
 """
 
 from typing import Any

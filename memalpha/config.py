@@ -1,8 +1,8 @@
 """Options: YAML files, command lines and keyword arguments become checked dataclasses.
 
-A group of options derives from ``Options``: its annotations say what fits, its docstring what each
-option means. The groups of a command share one flat namespace: ``--config FILE.yaml``, overridden
-by ``--name value``. A value is checked once, where its group is made.
+A group of options derives from ``Options``. Its annotations say which values fit, and its docstring
+explains each option. The groups of a command share one flat namespace: ``--config FILE.yaml``,
+overridden by ``--name value``. A value is checked once, when its group is made.
 """
 
 import inspect

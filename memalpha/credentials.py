@@ -1,4 +1,4 @@
-"""What keys, tokens and passwords look like in texts, and what is shown instead of them.
+"""Finds keys, tokens and passwords in texts, and hides them.
 
 ``secrets_in`` finds them by three kinds of rules, which need no library. A key of a service has a
 known beginning, or a long body of mixed letters and digits behind one; the whole token counts. A

@@ -1,7 +1,7 @@
 """The exceptions of this package.
 
-A mistake of the model is recorded data, never an exception; one of the user or a failure of the
-infrastructure raises one of these.
+A mistake of the model is recorded data and never an exception. A mistake of the user, or a failure
+of the infrastructure, raises one of these.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Configuration of an agent besides its weights; saved beside every adapter."""
+"""The configuration of an agent besides its weights, which is saved beside every adapter."""
 
 from __future__ import annotations
 

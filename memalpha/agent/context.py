@@ -1,4 +1,4 @@
-"""Whether prompts and rows of tokens fit a model: its positions, its window and its vocabulary."""
+"""Checks that prompts and rows of tokens fit a model: its positions, window and vocabulary."""
 
 from __future__ import annotations
 

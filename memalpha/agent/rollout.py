@@ -1,4 +1,4 @@
-"""Rollouts: one pass over one instance with one sample of the policy.
+"""Rollouts, each of which is one pass over one instance with one sample of the policy.
 
 All episodes take their first turn in one batch, then their second, and so on: one prompt and one
 completion a turn. A memory agent reads a chunk in each turn, from an empty memory on.

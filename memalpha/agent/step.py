@@ -1,10 +1,10 @@
-"""The agent step: make the prompt of a chunk, and apply the completion to a memory.
+"""The agent step makes the prompt of a chunk, and applies the completion to a memory.
 
-Training, evaluation and use all call these two. What always holds: the system text and the chunk
-precede the memory, so rollouts of a chunk share a prefix; text from chunks and memory cannot become
-a special token or close its fence, start a new line of the memory, nor pose as a section's name or
-as another entry; the memory is shown within a budget of tokens, line by line, none truncated; what
-the model does wrong is a failed result and no exception.
+Training, evaluation and use all call these two functions. Some things always hold. The system text
+and the chunk precede the memory, so rollouts of a chunk share a prefix. Text from chunks and memory
+cannot become a special token or close its fence, start a new line of the memory, nor pose as a
+section's name or as another entry. The memory is shown within a budget of tokens, line by line, and
+no line is truncated. A mistake of the model is a failed result and no exception.
 """
 
 from __future__ import annotations

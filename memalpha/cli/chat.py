@@ -1,8 +1,8 @@
-"""``memalpha chat`` and ``ask``: talk to an agent, and see what it remembers and uses.
+"""``memalpha chat`` and ``ask`` talk to an agent, and show what it remembers and uses.
 
-Who answers: the endpoint's model; or the server at ``reader_url``, else ``reader``, else the reader
-that the agent names, else the adapter's base with the adapter off; a whole model shows the entries
-found.
+With ``endpoint`` its model answers. Otherwise the first of these that is given does: the server at
+``reader_url``, ``reader``, the reader that the agent names, and the adapter's base without the
+adapter. A whole model without a reader shows the entries found.
 """
 
 from __future__ import annotations

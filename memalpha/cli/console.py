@@ -1,5 +1,5 @@
-"""Terminal output: text from others has its control characters escaped; the events of a run become
-lines.
+"""Terminal output, in which text from others has its control characters escaped, and the events of
+a run become lines.
 """
 
 import logging

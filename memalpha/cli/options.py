@@ -1,4 +1,4 @@
-"""What several verbs share: lists of options, an agent with its store, a key file."""
+"""Options that several verbs share: lists of options, an agent with its store, a key file."""
 
 from __future__ import annotations
 

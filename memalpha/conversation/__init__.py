@@ -1,1 +1,1 @@
-"""What people said to each other and to assistants, as a memory reads it."""
+"""Conversations of people with each other and with assistants, as a memory reads them."""

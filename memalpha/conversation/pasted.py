@@ -1,6 +1,8 @@
-"""What a person brings into a conversation and does not say of himself: code, lists, tables, quoted
-mails, a text that is to be translated. In an archive it stands behind a label of its own,
-``User (pasted):``, so that nobody takes its statements for his.
+"""Texts that a person pastes into a conversation: code, lists, tables, quoted mails, a text to be
+translated.
+
+In an archive they have a label of their own, ``User (pasted):``, so that their statements are not
+taken for the person's.
 """
 
 import re

@@ -1,4 +1,5 @@
-"""What a memory gave into a conversation, marked, so that it is not learnt from there again.
+"""Marks texts that a memory gave into a conversation, so that they are not learned from there
+again.
 
 ``tag_passages`` makes the block that a model sees; ``without_recalled`` removes such blocks, and
 sentences of an assistant that restate what is known. A sentence restates a statement if it has none

@@ -1,3 +1,3 @@
-"""What the agent learns and is measured on: instances and their file format, the generators, and
-loaders of published sets.
+"""Data on which the agent learns and is measured: instances and their file format, the generators,
+and loaders of published sets.
 """

@@ -1,4 +1,5 @@
-"""What a data source is, and what all loaders share: options, and drafts of instances.
+"""The form of a data source, and the parts that all loaders share: options, and drafts of
+instances.
 
 A loader makes a ``Draft`` for each instance, which holds every question that the input asks there,
 as a question or as ``SkippedItem`` with the reason. What it cannot read is ``SkippedItem``, too, so

@@ -1,4 +1,4 @@
-"""What a run is made of, from its options: policy, data, agent, reader, judge."""
+"""Builds the parts of a run from its options: policy, data, agent, reader and judge."""
 
 import math
 import os

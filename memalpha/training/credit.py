@@ -1,4 +1,4 @@
-"""Credit: which chunk steps of a rollout, and which of its tokens, a reward is for.
+"""Credit decides for which chunk steps of a rollout, and for which of their tokens, a reward is.
 
 ``trajectory`` and ``step`` say which rows are compared. Any other is found by an entry point of
 ``memalpha.credits``, whose name is the value of the option ``credit``.

@@ -1,6 +1,6 @@
-"""What is recorded of a training run: its steps and rollouts, and rows of held-out instances.
+"""Records the steps and rollouts of a training run, and the rows of held-out instances.
 
-And the stop on Ctrl-C or SIGTERM, which saves after the step.
+It also stops a run on Ctrl-C or SIGTERM, after it has saved the step.
 """
 
 import logging

@@ -1,5 +1,7 @@
-"""Role: what is trained. ``writer``, the default, reads chunks and writes the memory. Any other is
-found by an entry point of ``memalpha.roles``, whose name is the value of the option ``role``.
+"""The role is the part that is trained.
+
+``writer``, the default, reads chunks and writes the memory. Any other role is found by an entry
+point of ``memalpha.roles``, whose name is the value of the option ``role``.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,5 @@
-"""Which rollouts a step trains: instances, questions and random numbers, drawn ahead if asked.
+"""Chooses the rollouts that a step trains: instances, questions and random numbers, drawn ahead if
+asked.
 
 Everything random depends on (seed, step, rank) alone, so a resumed run draws the same, except with
 vLLM servers, which have random numbers of their own.

@@ -1,5 +1,5 @@
-"""Which instances a step reads and which questions it asks, and rollouts that go on while something
-else does.
+"""Chooses the instances that a step reads and the questions that it asks, and runs rollouts beside
+other work.
 
 The order of instances depends on seed and step alone, so that a resumed run repeats it.
 """

@@ -1,4 +1,4 @@
-"""Instances that begin with a memory: what the teacher kept of their first chunks, so that long
+"""Instances that begin with a memory, which a teacher kept of their first chunks, so that long
 memories are trained, too.
 """
 

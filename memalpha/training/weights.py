@@ -1,4 +1,4 @@
-"""The weights that rollouts are drawn with: gathered from shards, or handed to vLLM.
+"""The weights with which rollouts are drawn, gathered from shards or handed to vLLM.
 
 Every sharded forward needs all ranks, but ranks decode different numbers of tokens. So under FSDP2
 and DeepSpeed ZeRO-3 the weights are gathered once, rollouts are drawn without communication, and

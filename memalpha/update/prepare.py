@@ -1,4 +1,4 @@
-"""What is done to a loaded model before it draws or trains, once and in one place.
+"""Changes a loaded model before it draws or trains, once and in one place.
 
 :func:`prepare_policy` changes layers to faster ones with an exact gradient, chooses the attention
 (attention.py), and freezes what does not train. Nothing changes a model later, but for what

@@ -1,4 +1,4 @@
-"""How the update computes the rows of an architecture: tried on a small copy, not assumed.
+"""Tries on a small copy how the update computes the rows of an architecture.
 
 Layers of other people's models leave out what they were not written for, without a word: the
 layout of packed rows, a window, the order of time. So rows of a copy are compared with

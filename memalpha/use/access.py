@@ -1,4 +1,4 @@
-"""Who may call a server: its options, the tokens file, and the caller of a request.
+"""Access to a server: its options, the tokens file, and the caller of a request.
 
     tokens:
       - {name: marta-laptop, sha256: 9f86d0..., user: marta}  # any agent and session of hers

@@ -94,7 +94,10 @@ async def _caller_of(
     request: Request,
     user: Annotated[
         str | None,
-        Header(alias=HEADERS["user"], description="Whose memory, where the token leaves it open."),
+        Header(
+            alias=HEADERS["user"],
+            description="The user whose memory is meant, if the token leaves it open.",
+        ),
     ] = None,
     agent: Annotated[str | None, Header(alias=HEADERS["agent"])] = None,
     session: Annotated[str | None, Header(alias=HEADERS["session"])] = None,

@@ -1,4 +1,4 @@
-"""Guards: what an agent in use does not read, and what is refused when it would be written.
+"""Guards of an agent in use, which keep texts from being read and entries from being written.
 
     MemoryAgent.load(..., guards=("secrets", "instructions", "assistant"))
 

@@ -74,21 +74,23 @@ class AddAnswer(ApiAnswer):
     """Result of reading a text; all of it is on disk."""
 
     operations: list[int] = Field(
-        description="Numbers of the operations, which undo takes: those of the model or, of a piece"
-        " of which it changed nothing, those of its lines; empty if nothing was stored."
+        description="Numbers of the operations, which undo takes. For each piece they are "
+        "those of the model or, if it changed nothing, those of its lines; "
+        "empty if nothing was stored."
     )
     lines: _Count = Field(
-        description="How many lines of the text were kept as they were said; search finds them."
+        description="The number of lines of the text that were archived as they were said; "
+        "search finds them."
     )
     results: list[ResultModel]
     pieces: _Count = Field(
-        validation_alias="steps", description="In how many pieces the text was read."
+        validation_alias="steps", description="The number of pieces in which the text was read."
     )
     left_out: list[str] = Field(
-        description="What was not read, since it was tagged as recalled from a memory."
+        description="Parts that were not read, since they were tagged as recalled from a memory."
     )
     removed: int = Field(
-        0, description="How many secrets a guard took out of the text before it was read."
+        0, description="The number of secrets that a guard took out of the text before it was read."
     )
 
 
@@ -105,17 +107,19 @@ class PassageModel(ApiAnswer):
     score: float
     text: str = Field(description="The turn of the line as it was said, or the entry.")
     fits: tuple[int, int] = Field(
-        description="Begin and end, in characters, of the sentence of the text that fits best."
+        description="Begin and end, in characters, of the sentence in text that fits best."
     )
-    before: str = Field(description="The turn before; empty if there is none, or text is long.")
-    after: str = Field(description="The turn after; empty if there is none, or text is long.")
-    time: str = Field(description="When it was said, else the day it was written.")
+    before: str = Field(description="The previous turn; empty if there is none, or text is long.")
+    after: str = Field(description="The next turn; empty if there is none, or text is long.")
+    time: str = Field(
+        description="The time at which it was said, or else the day on which it was written."
+    )
     source: str = Field(
-        description="The name of its text; of an import PROGRAM/CONVERSATION/MESSAGE."
+        description="The name of its text; for an import it is PROGRAM/CONVERSATION/MESSAGE."
     )
-    chunk: int | None = Field(description="The number of the text that it is from.")
+    chunk: int | None = Field(description="The number of the text from which it comes.")
     newer: EntryModel | None = Field(
-        description="What was found that says nearly the same and is newer; null if nothing is."
+        description="A newer result that says nearly the same; null if there is none."
     )
 
 
@@ -123,23 +127,31 @@ class AskAnswer(SearchAnswer):
     """An answer, the passages that it is from, and all that was found, best first."""
 
     answer: str = Field(
-        description="What the reader says; without one, or where it is not sure, what was said, a"
-        " passage a line; `unknown` if the memory does not say."
+        description="The answer of the reader. Without a reader, or if it is not sure, it "
+        "is passages as they were said, one on each line; `unknown` if the "
+        "memory does not say."
     )
-    known: bool = Field(description="Whether the memory says it: answer is not `unknown`.")
-    by_reader: bool = Field(description="Whether the answer is the reader's, not what was said.")
+    known: bool = Field(
+        description="Whether the memory knows an answer, so that answer is not `unknown`."
+    )
+    by_reader: bool = Field(
+        description="Whether a reader gave the answer; if not, it is text as it was said."
+    )
     probability: float | None = Field(
-        description="How probable a local reader finds its own answer, given or not, in [0, 1]."
+        description="The probability from 0 to 1 that a local reader gives to its own "
+        "answer, shown or not."
     )
     passages: list[PassageModel] = Field(
-        description="At most three passages that fit, best first; if the memory does not say, what"
-        " comes nearest."
+        description="At most three fitting passages, best first; if the memory does not "
+        "say, the nearest ones."
     )
     source: EntryModel | None = Field(
-        description="What was read that has most of the answer's words (without a reader, the best"
-        " that was found); null if nothing has any."
+        description="The entry or line read that has most of the answer's words (without a reader, the"
+        " best one found); null if none has any."
     )
-    searches: list[str] = Field(description="What an asker searched for, beside the question.")
+    searches: list[str] = Field(
+        description="The words for which an asker searched, besides the question."
+    )
 
 
 class MemoryAnswer(ApiAnswer):
@@ -148,7 +160,7 @@ class MemoryAnswer(ApiAnswer):
     entries: list[EntryModel]
     total: int
     lines: int = Field(
-        0, description="How many lines of what was read are kept beside them; search finds them."
+        0, description="The number of archived lines besides the entries; search finds them."
     )
 
 
@@ -169,8 +181,10 @@ class EventModel(ChangeAnswer):
     source: str | None = Field(None, validation_alias=AliasPath("origin", "source"))
     prompt_hash: str | None = Field(None, validation_alias=AliasPath("origin", "prompt_hash"))
     forgotten: bool
-    undoes: int | None = Field(description="Number of the operation that it took back.")
-    sources: _Count = Field(0, description="How much an import had read by then; kind is read.")
+    undoes: int | None = Field(description="Number of the operation that it undid.")
+    sources: _Count = Field(
+        0, description="The number of texts that an import had read by then, if kind is read."
+    )
 
 
 class HistoryAnswer(ApiAnswer):
@@ -185,12 +199,14 @@ class ForgetAnswer(ApiAnswer):
 
     entry: str = Field(description="The entry's id; for a namespace, the id of its chain.")
     time: _Time
-    operations: int = Field(description="How many records lost their content.")
+    operations: int = Field(description="The number of records whose content was erased.")
     said_by: list[EntryModel] = Field(
-        description="What still has words of it and was left alone; forget takes these in also."
+        description="Entries and lines that still have words of it; to erase them, give "
+        "their ids to forget in also."
     )
     scrubbed: bool = Field(
-        description="Whether its bytes left the files; if not, the store tries again by itself."
+        description="Whether the bytes are erased from the files; if not, the store tries "
+        "again by itself."
     )
 
 
@@ -360,7 +376,9 @@ def _endpoint(
 
 _Question = Annotated[str, Field(min_length=1, max_length=10_000)]
 _Most = Annotated[
-    int, Field(ge=1, le=1000, description="Most to list; of operations, the newest."), _NUMBER
+    int,
+    Field(ge=1, le=1000, description="The most items to list; of operations these are the newest."),
+    _NUMBER,
 ]
 _Id = Annotated[str, Field(min_length=1, max_length=200, pattern=r"\S")]
 
@@ -393,16 +411,20 @@ class Endpoints:
     def add(
         self,
         caller: Caller,
-        text: Annotated[str, Field(min_length=1, description="What to read and remember.")],
+        text: Annotated[str, Field(min_length=1, description="The text to read and remember.")],
         time: Annotated[
             str | None,
-            Field(max_length=64, description="When it was said (ISO 8601); a blank one is none."),
+            Field(
+                max_length=64,
+                description="The time at which it was said, as ISO 8601; blank if it is unknown.",
+            ),
         ] = None,
         source: Annotated[
             str,
             Field(
                 max_length=200,
-                description="Your name for the text, for the history; its SHA-256 if empty.",
+                description="Your name for the text in the history; an empty one becomes its "
+                "SHA-256.",
             ),
         ] = "",
     ) -> AddAnswer:
@@ -442,8 +464,8 @@ class Endpoints:
 
     @_endpoint("POST", "/ask")
     def ask(self, caller: Caller, question: _Question) -> AskAnswer:
-        """Answer a question from the memory alone. passages are fitting texts as they were said, with
-        context, day and source, and with a newer statement if there is one.
+        """Answer a question from the memory alone. passages are fitting texts as they were said,
+        with context, day and source, and with a newer statement if there is one.
         """
         reply = self.agent.ask(question, namespace=caller.namespace)
         return AskAnswer.model_validate(

@@ -46,7 +46,7 @@ class Routes(Protocol):
 
 
 def find_routes() -> list[type[Routes]]:
-    """Return the installed routes in the order of their names; the first that owns a path gets it."""
+    """Return the installed routes by name in order; the first that owns a path gets it."""
     return list(load_plugins("memalpha.routes").values())
 
 

@@ -1,4 +1,4 @@
-"""Memories on disk, one per namespace: what ``MemoryAgent``, the clients, imports, audits and
+"""Memories on disk, one per namespace, which ``MemoryAgent``, the clients, imports, audits and
 ``memalpha journal`` share. Nothing above this module opens a journal.
 
 What always holds: a search sees every acknowledged write of its own namespace, of any process, and

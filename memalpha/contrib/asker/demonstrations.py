@@ -1,8 +1,8 @@
-"""Demonstrations of an asker: what a teacher that knows the evidence would search for and answer.
+"""Demonstrations of an asker, made by a teacher that knows the evidence.
 
-The teacher answers once the notes hold the answer. Else it tries the names that stand in the notes,
-alone and in place of a name of the question, and takes what brings most of what is missing: so the
-search is one that the notes suggest. Where nothing helps it gives up.
+The teacher answers once the notes hold the answer. Otherwise it tries the names that stand in the
+notes, alone and in place of a name of the question, and takes the search that finds most of the
+missing evidence. So the notes always suggest the search. If nothing helps, the teacher gives up.
 """
 
 import random

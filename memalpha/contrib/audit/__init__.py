@@ -1,1 +1,3 @@
-"""Audit of memories: what should not be in one, why, and what to do; guards for the same kinds."""
+"""The audit of memories finds entries that should not be in one, gives a reason and proposes a
+remedy; guards refuse the same kinds.
+"""

@@ -1,4 +1,4 @@
-"""Detectors of entries that do not go together: contradictions and repeats.
+"""Detectors of pairs of entries: contradictions and repeats.
 
 Entries meet in buckets (same subject and attribute; same words but numbers; one of their rarest
 words), so that no entry is compared with all others.

@@ -1,5 +1,5 @@
-"""Detectors of what the lines that were read do not say: invented entries, those of somebody else,
-and what was only recalled.
+"""Detectors of entries that the lines which were read do not support: invented entries, entries
+about somebody else, and recalled ones.
 
 A namespace whose lines were not kept shows none of these (``without_lines`` counts the entries).
 """

@@ -1,4 +1,4 @@
-"""Detectors of what a text alone shows: secrets, identifiers, instructions, dead ends.
+"""Detectors that need only a text: secrets, identifiers, instructions and dead ends.
 
 Patterns of secrets are those of detect-secrets, numbers are checked by python-stdnum and
 phonenumbers: all in the extra ``audit``. Beside them stand what people write in sentences: "the

@@ -1,4 +1,4 @@
-"""What a file of an export holds, and the forms of values that its readers share."""
+"""The items of an export, and the forms of values that its readers share."""
 
 import re
 from collections import Counter

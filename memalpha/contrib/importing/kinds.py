@@ -1,4 +1,4 @@
-"""The kinds of exports by name; ``exports.py`` has what recognises and reads them."""
+"""The kinds of exports by name; ``exports.py`` recognises and reads them."""
 
 from collections.abc import Mapping
 

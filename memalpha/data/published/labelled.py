@@ -1,4 +1,5 @@
-"""What classification sets share: learn the label numbers from examples, then label new sentences.
+"""The common part of classification sets: learn the label numbers from examples, then label new
+sentences.
 
 As published for Mem-alpha (arXiv 2509.25911), with label numbers drawn per instance; option
 ``examples`` takes them from a file, as in MemoryAgentBench (arXiv 2507.05257). An input sentence is

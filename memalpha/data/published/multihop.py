@@ -1,4 +1,4 @@
-"""What HotpotQA and MuSiQue share: the articles of consecutive questions in chunks."""
+"""The common part of HotpotQA and MuSiQue: the articles of consecutive questions in chunks."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""What several loaders of published sets share: lines added to questions, and summaries."""
+"""The common part of several loaders of published sets: lines added to questions, and summaries."""
 
 import re
 from collections import Counter
