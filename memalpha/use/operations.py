@@ -146,7 +146,8 @@ class AskAnswer(SearchAnswer):
         "say, the nearest ones."
     )
     source: EntryModel | None = Field(
-        description="The entry or line read that has most of the answer's words (without a reader, the"
+        description="The entry or line read that has most of the answer's words (without a "
+        "reader, the"
         " best one found); null if none has any."
     )
     searches: list[str] = Field(
