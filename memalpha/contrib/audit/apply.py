@@ -36,7 +36,9 @@ def carry_out(durable: DurableMemory, finding: Finding, proposal: Proposal | Non
     if proposal.action is Action.KEEP:
         return Remedy(finding, False, "kept")
     if durable.memory.get(entry.id) != entry:
-        return Remedy(finding, False, f"skipped: entry {entry.id} was changed since it was found")
+        return Remedy(
+            finding, False, f"skipped: entry {entry.id} was changed after the audit had found it"
+        )
     try:
         said = _change_entry(durable, entry, proposal)
     except JournalError as error:
