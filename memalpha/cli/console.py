@@ -43,8 +43,8 @@ STEP_COLUMNS: Mapping[str, tuple[str, int]] = {
 """What is shown of a training step: its key, and the number of decimals."""
 EVENTS: Mapping[str, str] = {
     "load": "loading {what}",
-    "resume": "going on from {checkpoint}",
-    "evaluate": "evaluating {name}: chunk {done} of {total} of {instances} instances",
+    "resume": "continuing from {checkpoint}",
+    "evaluate": "evaluating {name}: chunk {done} of {total}, {instances} instances",
     "evaluated": "{name}: accuracy {accuracy} +- {stderr:.3f} on {n} held-out instances, "
     "tool success {tool_success:.2f}, memory {memory_tokens:.0f} tokens ({seconds} s)",
     "warmup": "warm start step {step}/{max_steps}  loss {loss:.3f}",

@@ -51,7 +51,7 @@ WORTH_COMPILING = 10**9
 
 
 class RunComponents(NamedTuple):
-    """Everything a training run or an evaluation needs; ``eval_temperature`` 0 = greedy."""
+    """All parts that a training run or an evaluation needs; ``eval_temperature`` 0 is greedy."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -66,8 +66,8 @@ class RunComponents(NamedTuple):
 
 
 def build_components(arguments: TrainArguments, *, training: bool = True) -> RunComponents:
-    """Load and check everything before training (without it ``instances`` is empty); InputError if
-    parts do not fit together.
+    """Load and check all parts before training (``instances`` is empty without training);
+    InputError if they do not fit together.
     """
     run = arguments.run
     seed = arguments.trl_arguments.seed
@@ -122,7 +122,7 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
 
 def check_notation(policy: str, agent: AgentStep) -> None:
     """Raise InputError if a policy (adapter or whole model) was trained with another codec or
-    schema than this agent's: it would write what is not read.
+    schema than this agent's, since its calls could not be read.
     """
     if not policy or not (Path(policy) / AGENT_FILE).is_file():  # no agent's folder
         return
@@ -152,8 +152,8 @@ def make_scorer(
     instances: Sequence[Instance],
     model: PreTrainedModel,
 ) -> RolloutScorer:
-    """Return what scores rollouts of these instances; InputError if one cannot be read, asked or
-    judged.
+    """Return the scorer of these instances' rollouts; InputError if an instance cannot be read,
+    asked or judged.
     """
     run = arguments.run
     for instance in instances:
@@ -194,8 +194,8 @@ def make_scorer(
 def split_held_out(
     run: RunOptions, instances: Sequence[Instance]
 ) -> tuple[list[Instance], list[Instance]]:
-    """Return the instances kept for validation, at even distances, and those of before and
-    after.
+    """Return the instances kept for validation, at even distances, and those that are evaluated
+    before and after training.
     """
     count = run.validation_instances
     total = len(instances)
@@ -316,8 +316,8 @@ def compiles(options: PolicyOptions, model: PreTrainedModel) -> bool:
 
 
 def check_layers(model: PreTrainedModel, options: PolicyOptions) -> None:
-    """Raise InputError for a name of lora_targets that fits no layer: PEFT would leave it out in
-    silence.
+    """Raise InputError for a name in lora_targets that fits no layer, which PEFT would leave out
+    silently.
     """
     head = model.get_output_embeddings()
     layers = [
@@ -336,7 +336,7 @@ def check_layers(model: PreTrainedModel, options: PolicyOptions) -> None:
 def make_training_reader(
     run: RunOptions, agent: AgentStep, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> Reader:
-    """Return the reader the options name."""
+    """Return the reader that the options name."""
     load = partial(
         load_reader,
         policy=PolicyModel(model, tokenizer),
@@ -387,11 +387,11 @@ PolicyKind = TypeVar("PolicyKind", bound=PolicyOptions)
 
 
 def resolve_dtype(options: PolicyKind, device: torch.device) -> tuple[PolicyKind, str]:
-    """Replace ``dtype: auto`` by a type of the frozen base weights, and say why it is this one.
+    """Replace ``dtype: auto`` by a type of the frozen base weights, and give the reason for it.
 
-    ``bfloat16`` on a GPU that computes it and on a CPU with instructions for it; ``float16``, which
-    wants a scaled loss, on other GPUs with tensor cores; else ``float32``. Machines that differ
-    should be told.
+    The type is ``bfloat16`` on a GPU that computes it and on a CPU with instructions for it,
+    ``float16``, which needs a scaled loss, on other GPUs with tensor cores, and else ``float32``.
+    Set ``dtype`` explicitly if processes run on different hardware.
     """
     if options.dtype != "auto":
         return options, "the option dtype"

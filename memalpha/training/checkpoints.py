@@ -51,7 +51,7 @@ def publish(unfinished: Path, final: Path) -> None:
 
 
 def find_damage(checkpoint: Path) -> str:
-    """Return what is wrong with a checkpoint; empty if every file is as it was written.
+    """Return the damage of a checkpoint; empty if every file is as it was written.
 
     Also wrong is a checkpoint of a run with other options or data, and a file that was not sealed.
     """
@@ -85,8 +85,8 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def newest_whole(checkpoints: Sequence[Path]) -> tuple[Path | None, dict[str, str]]:
-    """Return the newest undamaged checkpoint, and what is wrong with each newer one, by name; input
-    in order of steps.
+    """Return the newest undamaged checkpoint, and the damage of each newer one by name; the input
+    is in order of steps.
     """
     damaged: dict[str, str] = {}
     for path in reversed(checkpoints):

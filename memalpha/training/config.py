@@ -498,7 +498,9 @@ class TrainerOptions(Options):
     trl: JsonObject = field(default_factory=dict)
 
     def check(self) -> None:
-        """Refuse what would break what holds here, and trackers that are not installed."""
+        """Refuse options that would break a guarantee of this package, and trackers that are not
+        installed.
+        """
         if self.max_steps == 0:
             raise InputError(
                 "max_steps is 0",
@@ -519,7 +521,7 @@ class TrainerOptions(Options):
                 )
 
     def passed_on(self, kind: type, more: JsonMapping) -> Any:
-        """Make the trainer's own ``kind`` of arguments, ``more`` of them given here."""
+        """Make the trainer's own ``kind`` of arguments, with ``more`` of them."""
         for name in self.trl:
             check_name(name, [kind], "trl")
             if name not in PASSED_ON:
@@ -542,7 +544,7 @@ class TrainerOptions(Options):
 
 @contextmanager
 def clear_options() -> Iterator[None]:
-    """Turn what a trainer raises for its options when it is made into InputError."""
+    """Turn the errors that a trainer raises for its options into InputError."""
     try:
         yield
     except InputError:
@@ -681,9 +683,7 @@ class GRPOOptions(TrainerOptions):
 
 
 class TrainArguments(NamedTuple):
-    """All options of a training run; ``trl_arguments`` is what TRL
-    makes of those of the trainer.
-    """
+    """All options of a training run; ``trl_arguments`` are the trainer's options in TRL's form."""
 
     run: RunOptions
     agent: AgentConfig

@@ -40,10 +40,10 @@ class Credit(Protocol):
     another package, is then not this credit."""
 
     def check(self, options: "RunOptions", group_size: int) -> None:
-        """Raise InputError for options of a run that do not go with this credit."""
+        """Raise InputError for options of a run that do not fit this credit."""
 
     def reward(self, config: RewardConfig) -> RewardConfig:
-        """Return the reward that is paid where the options say ``config``."""
+        """Return the reward that is paid if the options say ``config``."""
 
     def draw(
         self,
@@ -75,19 +75,19 @@ class Credit(Protocol):
         """Return the rows of scored rollouts with their advantages, as ``build_rows`` does."""
 
     def group_key(self, row: TrainingRow, group_size: int) -> tuple[int, int]:
-        """Return a name of the rows that a row is compared with."""
+        """Return a name of the group of rows with which a row is compared."""
 
     def metrics(self, rollouts: Sequence[Rollout]) -> Mapping[str, tuple[float, int]]:
         """Return metrics by name, as ``RolloutScorer.metrics`` does."""
 
 
 class StepCredit:
-    """``step``, the default: the rows of one chunk of an instance are compared."""
+    """The credit ``step``, the default, which compares the rows of one chunk of an instance."""
 
     needs_trainer = False
 
     def check(self, options: "RunOptions", group_size: int) -> None:
-        """All options go with it."""
+        """Accept all options."""
 
     def reward(self, config: RewardConfig) -> RewardConfig:
         """Return the reward as it is."""
@@ -125,12 +125,12 @@ class StepCredit:
         return (row.group_index, row.chunk_index)
 
     def metrics(self, rollouts: Sequence[Rollout]) -> Mapping[str, tuple[float, int]]:
-        """Return none."""
+        """Return no metrics."""
         return {}
 
 
 class TrajectoryCredit(StepCredit):
-    """``trajectory``: all rows of an instance's rollouts are compared (published)."""
+    """The credit ``trajectory``, which compares all rows of an instance's rollouts (published)."""
 
     @override
     def group_key(self, row: TrainingRow, group_size: int) -> tuple[int, int]:

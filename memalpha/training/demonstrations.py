@@ -129,7 +129,7 @@ def make_reader_examples(
     unknown_share: float,
     teacher: TeacherConfig,
 ) -> Iterator[ReaderExample]:
-    """Yield an example per question with such a metric, unless what is shown is out of date;
+    """Yield an example for each question with such a metric, unless its passages are out of date;
     passages fit the reader's budget.
     """
     for instance in instances:

@@ -36,8 +36,8 @@ def check_types(dtype: str, training: TrainingArguments) -> None:
 
 
 def check_scaler(accelerator: Accelerator) -> None:
-    """Raise InputError if training in float16 would not scale the loss, or not in a way that was
-    tried.
+    """Raise InputError if training in float16 would not scale the loss, or would scale it in an
+    untested way.
     """
     sharded = getattr(accelerator.state, "fsdp_plugin", None) is not None
     if accelerator.mixed_precision == "fp16" and (sharded or accelerator.scaler is None):
@@ -49,7 +49,9 @@ def check_scaler(accelerator: Accelerator) -> None:
 
 
 def check_scale(accelerator: Accelerator) -> None:
-    """Raise TrainingAborted if the scaler has halved its scale below 1: no scale will do."""
+    """Raise TrainingAborted if the scaler has halved its scale below 1, since no scale is small
+    enough.
+    """
     scaler = accelerator.scaler
     if scaler is not None and scaler.get_scale() < 1:
         raise TrainingAborted(

@@ -55,7 +55,7 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Know where the training stands."""
+        """Record the state at which training begins."""
         self.state = state
 
     def on_log(
@@ -171,7 +171,7 @@ class ScoringExaminer:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out measurement of a run; ``draw`` makes the rollouts of the policy as it is now."""
+    """Measures a run on held-out instances; ``draw`` makes the rollouts of the current policy."""
 
     parts: RunComponents
     draw: Draw

@@ -29,7 +29,7 @@ class Role(Protocol):
     """The part that is trained. Its methods are called in the order in which they stand here."""
 
     def check(self, options: "RunOptions", reward: RewardConfig) -> None:
-        """Raise InputError for options of a run that do not go with this role."""
+        """Raise InputError for options of a run that do not fit this role."""
 
     def scorer(
         self,
@@ -40,7 +40,7 @@ class Role(Protocol):
         agent: AgentStep,
         credit: Credit,
     ) -> RolloutScorer:
-        """Return what scores its rollouts."""
+        """Return the scorer of its rollouts."""
 
     def start(
         self,
@@ -58,10 +58,10 @@ class Role(Protocol):
 
 
 class WriterRole:
-    """The memory agent."""
+    """The role of the memory agent."""
 
     def check(self, options: "RunOptions", reward: RewardConfig) -> None:
-        """All options go with it."""
+        """Accept all options."""
 
     def scorer(
         self,

@@ -155,8 +155,8 @@ def open_run(
     lock: FolderLock,
     trainer_class: type[MemoryGRPOTrainer] = MemoryGRPOTrainer,
 ) -> Run:
-    """Load and check everything, make or resume the folder, whose lock is taken, and warm the
-    policy up if asked to.
+    """Load and check all parts, make or resume the folder and take its lock, and run the warm start
+    if the options ask for one.
     """
     options = arguments.run
     path = arguments.trainer.output_dir
@@ -184,13 +184,13 @@ def open_run(
 
 
 def measure_before(run: Run) -> list[InstanceRow]:
-    """Measure the policy that training starts from, once."""
+    """Measure the policy with which training starts, once."""
     rows = _all_of(run.parts.held_out, read_rows(run.folder.path / "held_out" / "before.jsonl"))
     return rows or run.held_out.measure(run.parts.held_out, "before")
 
 
 def fit(run: Run) -> int:
-    """Train; return the step whose weights the policy then has, the last one or the best."""
+    """Train, and return the step of the weights that the policy then has, the last or the best one."""
     trainer = run.trainer
     paid = run.arguments._replace(reward=run.parts.scorer.reward_config)
     recorder = Recorder(run.folder, paid, run.held_out.report)
@@ -213,7 +213,7 @@ def fit(run: Run) -> int:
 
 
 def validate(run: Run, recorder: Recorder) -> dict[str, float]:
-    """Measure the policy while it trains, on the instances for that; return the means."""
+    """Measure the policy during training on the validation instances, and return the means."""
     options = run.arguments.trainer
     rows = run.held_out.measure(_validate(run.parts), f"step-{run.trainer.state.global_step:06d}")
     means = recorder.write_validation(rows)
@@ -227,7 +227,7 @@ def validate(run: Run, recorder: Recorder) -> dict[str, float]:
 
 
 def save_agent(run: Run) -> None:
-    """Save the adapter (or whole model) with all that its use needs."""
+    """Save the adapter (or whole model) with all files that its use needs."""
     options = run.arguments.run
     adapter = run.folder.path / "adapter"
     model = run.trainer.accelerator.unwrap_model(run.trainer.model)
@@ -405,7 +405,9 @@ def open_folder(arguments: TrainArguments, parts: RunComponents, dtype: str) -> 
 
 
 def check_options_of_then(folder: RunFolder) -> None:
-    """Raise RunFolderError for a run that was begun with an option that is gone."""
+    """Raise RunFolderError for a run that was begun with an option which this version does not
+    have.
+    """
     for name, instead in REPLACED_OPTIONS.items():
         if name in folder.config:
             raise RunFolderError(
@@ -444,8 +446,8 @@ def files_read(arguments: TrainArguments) -> dict[str, list[str]]:
 
 
 def last_checkpoint(folder: RunFolder, report: EventReport) -> Path | None:
-    """Return the newest whole checkpoint, the same on all processes, and delete what came later;
-    None if none was made yet. RunFolderError if all are damaged.
+    """Return the newest complete checkpoint, the same on all processes, and delete all later files;
+    None if there is no checkpoint. RunFolderError if all are damaged.
     """
     state = PartialState()
     newest: list[Any] = [None]
@@ -470,7 +472,9 @@ def last_checkpoint(folder: RunFolder, report: EventReport) -> Path | None:
 def warm_started(
     arguments: TrainArguments, folder: RunFolder, report: EventReport
 ) -> TrainArguments:
-    """Train on demonstrations first, unless the run has; return the options to go on with."""
+    """Train on demonstrations first, unless the run has done so, and return the options with which
+    it continues.
+    """
     state = PartialState()
     options = arguments.run
     trainer_options = arguments.trainer

@@ -34,7 +34,9 @@ from memalpha.types import AdapterEngine, Generator, Instance, Sampling
 
 @dataclass(frozen=True, slots=True)
 class DrawPlan:
-    """How much a draw holds, and how it is sampled.
+    """The size of a draw, and how it is sampled. ``rollouts`` counts those of all ranks,
+    ``group_size`` for each instance; a draw is trained for ``steps`` optimizer steps. With
+    ``staleness`` above 0 as many later steps are drawn ahead.
 
     ``rollouts`` are those of all ranks, ``group_size`` of each instance; a draw is trained for
     ``steps`` optimizer steps. With ``staleness`` above 0 as many later steps are drawn ahead.
@@ -78,7 +80,9 @@ class RolloutSampler:
         self._scoring = threading.Lock()
 
     def take(self, step: int, last_step: int) -> RolloutDraw:
-        """Return the draw of a step, whose rollouts and rewards may still be to come.
+        """Return the draw of a step, whose rollouts and rewards may not be finished yet. With
+        staleness 0 it is drawn at once; else the draws of later steps, up to ``last_step``, are
+        begun before it is returned.
 
         With staleness 0 it is drawn now; else the draws of later steps, up to ``last_step``, are
         begun before it is returned.

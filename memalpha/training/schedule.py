@@ -20,8 +20,8 @@ Result = TypeVar("Result")
 
 
 def spread(sources: Sequence[str], seed: int) -> list[int]:
-    """Return a random order in which each source comes at even intervals: steps of one source alone
-    unlearn the others.
+    """Return a random order in which each source comes at even intervals, since steps of one source
+    alone unlearn the others.
     """
     generator = torch.Generator().manual_seed(seed)
     members: dict[str, list[int]] = defaultdict(list)
@@ -62,7 +62,7 @@ def of_each_kind(kinds: Sequence[str], count: int, rng: random.Random) -> list[i
 
 
 class RolloutDraw(NamedTuple):
-    """The rollouts of a draw and their rewards, each perhaps still to come."""
+    """The rollouts of a draw and their rewards, which may not be finished yet."""
 
     rollouts: Future[list[Rollout]]
     rewards: Future[list[list[StepReward]]]

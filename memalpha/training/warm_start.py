@@ -72,7 +72,7 @@ InputError if the agent's options do not fit.
 
 
 def lesson_names() -> list[str]:
-    """Return what can be taught."""
+    """Return the names of all lessons."""
     return plugin_names(LESSONS, ("policy", "reader"))
 
 

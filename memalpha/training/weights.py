@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Sharding(StrEnum):
-    """How weights are sharded among ranks (not the optimizer's state)."""
+    """The ways in which weights are sharded among ranks (not the optimizer's state)."""
 
     NONE = "none"
     FSDP1 = "fsdp1"
@@ -110,8 +110,8 @@ def adapter_name(folder: Path) -> str:
 
 @contextmanager
 def drawing_with(generator: Generator, adapter: str) -> Iterator[None]:
-    """Give a saved adapter ("": none, the base draws) to a generator that has weights of its own,
-    for the block.
+    """Give a saved adapter (an empty text is the base alone) to a generator with weights of its
+    own, for the block.
     """
     if not isinstance(generator, AdapterEngine):
         yield
@@ -123,7 +123,7 @@ def drawing_with(generator: Generator, adapter: str) -> Iterator[None]:
 
 
 def hand_over(model: Any, accelerator: Accelerator, engine: AdapterEngine, folder: Path) -> None:
-    """Save the adapter of a PEFT model below ``folder``, under a name that tells its weights, and
+    """Save the adapter of a PEFT model below ``folder``, under a name derived from its weights, and
     let the engine draw with it; earlier ones are deleted. All ranks call it together.
     """
     names: list[Any] = [None]

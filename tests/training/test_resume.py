@@ -140,7 +140,7 @@ def test_a_damaged_checkpoint_is_left_out_and_the_one_before_it_taken(
         victim.write_bytes(data[:5000] + bytes([data[5000] ^ 1]) + data[5001:])
     assert train(folder, "--resume") == 0
     told = capsys.readouterr().out
-    assert "checkpoint-4 is left out" in told and "going on from checkpoint-3" in told
+    assert "checkpoint-4 is left out" in told and "continuing from checkpoint-3" in told
     assert_same_end(folder, whole_run)
 
 
