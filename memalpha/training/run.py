@@ -190,7 +190,7 @@ def measure_before(run: Run) -> list[InstanceRow]:
 
 
 def fit(run: Run) -> int:
-    """Train, and return the step of the weights that the policy then has, the last or the best one."""
+    """Train, and return the step of the weights that the policy then has, the last or the best."""
     trainer = run.trainer
     paid = run.arguments._replace(reward=run.parts.scorer.reward_config)
     recorder = Recorder(run.folder, paid, run.held_out.report)
