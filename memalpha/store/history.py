@@ -211,9 +211,8 @@ def before_of(history: Sequence[Event], memory: Memory, seq: int) -> Entry | Non
         raise ForgottenError(f"the operation {seq} was forgotten, and an undo cannot bring it back")
     if later and later[-1].after != target.after:
         raise JournalConflictError(
-            f"the entry {target.entry} was written again by operation "
-            f"{later[-1].seq}, after operation {seq}",
-            fix=f"undo operation {later[-1].seq} first",
+            f"entry {target.entry} was written by operation {later[-1].seq} after operation {seq}",
+            fix=f"undo {later[-1].seq} first",
         )
     if earlier and earlier[-1].forgotten and earlier[-1].kind != RecordKind.FORGET:
         raise ForgottenError(

@@ -110,7 +110,7 @@ def test_what_undo_refuses(store):
     tell_a_story(durable)
     with pytest.raises(
         JournalConflictError,
-        match=r"(?s)written again by operation 3, after operation 1.*undo operation 3 first",
+        match=r"(?s)written by operation 3 after operation 1.*undo 3 first",
     ):
         durable.undo(1, BY)
     for number in (0, 6, -1):
