@@ -240,7 +240,7 @@ class Evaluation(NamedTuple):
             for name in getattr(spec, part, ()):
                 if name not in known[part]:
                     raise InputError(
-                        f"{part} of {spec.name!r} names {name!r}",
+                        f"{part} of {spec.name!r} name {name!r}",
                         expected=f"some of {', '.join(known[part])}",
                     )
 
