@@ -295,8 +295,8 @@ def check_url(url: str) -> None:
 
 
 def key_from_environment(variable: str) -> str:
-    """Return the key in an environment variable, empty if there is none; InputError if it cannot
-    be one.
+    """Return the key in an environment variable, empty if it is not set; InputError if the value
+    cannot be a key.
     """
     key = os.environ.get(variable, "").strip()
     if not key.isascii() or not key.isprintable():

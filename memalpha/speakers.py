@@ -82,7 +82,7 @@ def speaker_of(line: str) -> str:
 
 
 def split_speaker(line: str) -> tuple[str, str]:
-    """Return who says a line (``speaker_of``), and what is said."""
+    """Return the speaker of a line (``speaker_of``), and the words."""
     speaker = speaker_of(line)
     return speaker, line.removeprefix(f"{speaker}: ") if speaker else line
 

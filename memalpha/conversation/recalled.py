@@ -111,8 +111,8 @@ def _is_tag(name: re.Match[str]) -> bool:
 
 
 def without_recalled(text: str, known: Iterable[str] = ()) -> tuple[str, list[str]]:
-    """Return a text without tagged blocks and sentences that restate one of ``known``, and what was
-    removed, in order.
+    """Return a text without tagged blocks and without sentences that restate one of ``known``, and
+    the removed parts in order.
 
     Of what a user said give no ``known``: a user's own statement is never removed. Of a tag without
     its other half only the tag goes, which is removed content if nothing else stands there.

@@ -103,7 +103,7 @@ _DARK = (
 
 
 def frame_of(rows: MetricRows) -> pandas.DataFrame:
-    """Return a run's metrics by step; what is no number is missing."""
+    """Return a run's metrics by step; values that are not numbers are missing."""
     numbers = [{name: numeric(value) for name, value in row.items()} for row in rows]
     frame = pandas.DataFrame(numbers or [{"step": 0}], dtype=float)
     return frame.set_index("step")

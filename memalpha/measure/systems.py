@@ -101,7 +101,7 @@ class System(Options):
     writes_counted = True  # whether it is known how often a model is called to write
 
     def draws(self, temperature: float) -> bool:
-        """Whether what it stores depends on the seed."""
+        """Whether the stored memory depends on the seed."""
         return self.model_writes and temperature > 0
 
     def prepare(self, setting: Setting) -> Setting:

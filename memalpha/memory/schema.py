@@ -422,7 +422,7 @@ def to_call(operation: Operation) -> ToolCall:
 
 
 def to_operations(call: ToolCall, memory: Memory) -> list[Operation] | OperationResult:
-    """Return the operations of a call, or the failed result that says what is wrong with it.
+    """Return the operations of a call, or the failed result that names its fault.
 
     One operation, unless it is a call of a tool of one's own.
     """

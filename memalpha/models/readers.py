@@ -113,7 +113,8 @@ def _answering(
 
 
 def unknown_bias(adapter: str | Path, tokenizer: PreTrainedTokenizerBase) -> dict[int, float]:
-    """Return what a reader adds to the logit of ``unknown`` as an answer's first token, by id.
+    """Return the number that a reader adds to the logit of ``unknown`` as an answer's first token,
+    by id.
 
     {} if its record says nothing; InputError if that is no number.
     """

@@ -67,7 +67,7 @@ def resolve_model(name_or_path: str | Path) -> Path | str:
 
 
 def hub_name(model: str) -> str | None:
-    """Return what the Hub calls a model, registered or owner/name; None if it is not there."""
+    """Return the name of a model on the Hub, registered or owner/name; None if it is not there."""
     name, _, _ = model.partition("@")
     if name in MODELS:
         return MODELS[name][0]
@@ -77,7 +77,7 @@ def hub_name(model: str) -> str | None:
 
 
 def model_record(folder: Path | str) -> JsonObject:
-    """Return the record in a model's folder; empty if there is none."""
+    """Return the record in a model's folder; empty if it has none."""
     path = Path(folder) / MODEL_RECORD
     return read_object(path) if path.is_file() else {}
 

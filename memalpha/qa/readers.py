@@ -456,7 +456,8 @@ def is_answer(text: str) -> bool:
 def find_passages(
     memory: ReadableMemory, retriever: Retriever, question: str, k: int, when: str = ""
 ) -> Retrieval:
-    """Return the written blocks of a memory, then what is found with ``k``, best first.
+    """Return the written blocks of a memory, and the best ``k`` entries and lines for a query, best
+    first.
 
     ``when``: only entries whose time begins with it, such as ``2024-03``; without a question all of
     them, in order.
@@ -484,7 +485,9 @@ def _of_time(memory: ReadableMemory, retriever: Retriever, question: str, when: 
 def request_to_read(
     question: Question, memory: Memory, retriever: Retriever, k: int
 ) -> tuple[ReadRequest, Retrieval]:
-    """Return what a reader gets, with a search of the same memory; and what was found for it."""
+    """Return the request to a reader, with a search of the same memory, and the retrieval on which
+    it is based.
+    """
     found = find_passages(memory, retriever, question.text, k)
 
     def search(words: str, when: str) -> Sequence[str]:

@@ -47,7 +47,7 @@ class IngestedMemory:
         return self.entries
 
     def request(self, question: Question, budget: int) -> ReadRequest:
-        """Return what a reader gets, with a search of what is held, where it can be searched."""
+        """Return the request to a reader, with a search of the memory if it can be searched."""
         return ReadRequest(question, self.passages(question, budget))
 
     def sourced(self, question: Question, budget: int) -> list[tuple[str, int | None]]:
@@ -55,7 +55,7 @@ class IngestedMemory:
         return [(passage, None) for passage in self.passages(question, budget)]
 
     def close(self) -> None:
-        """Give back what is held elsewhere; called once all questions are asked."""
+        """Release resources outside of this process; called once all questions are asked."""
 
     def left_out(self, budget: int) -> int:
         """Number of input tokens that ``passages`` leaves out for a budget."""

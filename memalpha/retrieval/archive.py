@@ -118,9 +118,9 @@ def line_of(fact: Entry, lines: Sequence[Entry], after: Entry | None = None) -> 
 
 
 def says(text: str, entry: Entry) -> bool:
-    """Whether a text says an entry that a model has written of it again: one of its lines has at
-    least half of the entry's words, the name of who speaks left out. A model repeats what its
-    memory shows it, too.
+    """Whether a text says an entry that a model has written again: one of its lines has at least
+    half of the entry's words, without the name of the speaker. A model also repeats entries that
+    its memory shows.
     """
     every = set(tokenize(entry.content))
     for line in units(text, UNIT_TOKENS, lambda part: len(part.split())):

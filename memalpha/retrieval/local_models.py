@@ -55,8 +55,8 @@ def open_model(folder: Path, name: str) -> Embedder:
 
 
 def prompts_of_e5(model: str) -> tuple[str, str]:
-    """Return what stands before a query and before a passage by the name of a model: that of E5's
-    models, which often declare none, else nothing.
+    """Return the prefixes of a query and of a passage by the name of a model: those of E5's models,
+    which often declare none, and else nothing.
     """
     return ("query: ", "passage: ") if _E5.search(model) else ("", "")
 

@@ -63,7 +63,7 @@ class DigestSecret:
 def faults_of_secret(
     database: Database, ns: str, body: Registration, records: Sequence[Record]
 ) -> list[str]:
-    """Return what is wrong with the secret of a chain's digests; an import brings none along."""
+    """Return the faults of the secret of a chain's digests; an import brings none along."""
     sealed = next((record for record in reversed(records) if record.secret), None)
     secret = database.secret(ns)
     if sealed is None or (not secret and sealed.seq <= body.imported):

@@ -189,8 +189,8 @@ def call_of(history: Sequence[Event], seq: int) -> list[int]:
 
 
 def undone_with_its_call(history: Sequence[Event], seq: int) -> Change | None:
-    """Return what the undo of its whole call did to an operation's entry; None if it was not
-    undone, or the entry changed since.
+    """Return the effect that the undo of its whole call had on an operation's entry; None if it was
+    not undone, or the entry changed afterwards.
     """
     target = history[seq - 1]
     undo = next((event for event in reversed(history) if event.undoes == seq), None)

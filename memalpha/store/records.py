@@ -406,7 +406,7 @@ def seal(
 
 
 def fault(record: Record, before: Head, key: bytes | None) -> str:
-    """Return what is wrong with one record that should follow ``before``, or an empty text."""
+    """Return the fault of a record that should follow ``before``, or an empty text."""
     body = record.body
     salt = record.salt
     try:

@@ -32,8 +32,8 @@ class Guard(Protocol):
     """
 
     def masked(self, text: Text) -> tuple[Text, int]:
-        """Return a text, or chat messages, without what may not be read, and how much was taken
-        out.
+        """Return a text, or chat messages, without the parts that may not be read, and the number
+        of parts taken out.
 
         Called before an agent reads; anything else than a text or messages is returned as it is.
         """
@@ -41,7 +41,8 @@ class Guard(Protocol):
     def refusal(
         self, memory: Memory, index: int, chunk: Chunk, operations: Sequence[Operation]
     ) -> str:
-        """Return which detector refuses the operations of a call, and why; empty: none.
+        """Return the detector that refuses the operations of a call, with the reason; empty if none
+        does.
 
         Called in the transaction of a chunk (``index`` is its number) before a call is applied. An
         error ends the transaction: nothing of the chunk is written.
@@ -86,7 +87,7 @@ class Guards:
         return bool(self._guards)
 
     def masked(self, text: Text) -> tuple[Text, int]:
-        """Return a text without what any of them takes out, and how much that was."""
+        """Return a text without the parts that one of the guards takes out, and their number."""
         removed = 0
         for guard in self._guards:
             text, count = guard.masked(text)
@@ -96,7 +97,7 @@ class Guards:
     def refusal(
         self, memory: Memory, index: int, chunk: Chunk, operations: Sequence[Operation]
     ) -> str:
-        """Return the refusal of the first that refuses the operations; empty: none does."""
+        """Return the refusal of the first guard that refuses the operations; empty if none does."""
         for guard in self._guards:
             why = guard.refusal(memory, index, chunk, operations)
             if why:

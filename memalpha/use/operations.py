@@ -440,8 +440,8 @@ class Endpoints:
         source: str = "",
         metadata: str | None = None,
     ) -> AddResult:
-        """Let the agent read a text or chat messages; Problem for what is too long or wrong, else
-        as ``MemoryAgent.add``.
+        """Let the agent read a text or chat messages; Problem for a text that is too long or wrong,
+        else errors as ``MemoryAgent.add``.
         """
         self.check_length(text)
         try:

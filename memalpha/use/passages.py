@@ -166,7 +166,7 @@ class _Turns:
         self._shown = shown  # ids of lines that stand in a passage
 
     def passage(self, question: str, score: float) -> Passage:
-        """Return the turn of the line with what stands around it."""
+        """Return the turn of the line with its context."""
         found = self._found
         turn = self._turn_of(found)
         text, fits = self._whole(turn, question)

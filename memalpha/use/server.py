@@ -229,7 +229,7 @@ def _preflight(headers: Headers) -> Response:
 
 
 def check_reach(config: ServeConfig, callers: Callers) -> None:
-    """Raise InputError if others could reach a server without a token."""
+    """Raise InputError if other machines could reach a server without a token."""
     if not config.loopback and callers.local is not None:
         raise InputError(
             f"a server at {config.host} without tokens could be used by anybody on the network",

@@ -44,7 +44,7 @@ class Rebindable(Retriever, Protocol):
     """A retriever whose index outlives the memory that it follows."""
 
     def rebind(self, memory: Memory) -> None:
-        """Follow another memory from now on; the one before is not used again."""
+        """Follow another memory from then on; the previous one is not used again."""
 
 
 @dataclass

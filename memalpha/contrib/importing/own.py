@@ -95,8 +95,8 @@ def read_notes(folder: Path) -> list[Session]:
 
 
 def read_chats(path: Path) -> tuple[list[Session], list[SkippedItem]]:
-    """Return a session for each conversation and day of an export, in order of days, and what was
-    not read. InputError if it is no export of chats.
+    """Return a session for each conversation and day of an export, in order of days, and the counts
+    of skipped messages. InputError if the file is not an export of chats.
     """
     export = Export(path)
     days: dict[tuple[str, int], list[Utterance]] = defaultdict(list)

@@ -49,7 +49,9 @@ def id_of(message: dict[str, Any]) -> str:
 
 
 def parent_of(message: dict[str, Any]) -> str | None:
-    """Return the id of what a message follows; empty for a first one, None if it does not say."""
+    """Return the id of the message that a message follows; empty for a first one, None if it is
+    unknown.
+    """
     named = [message[key] for key in _PARENTS if key in message]
     if not named:
         return None
