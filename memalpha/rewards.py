@@ -43,20 +43,22 @@ class RewardConfig(Options):
             their score has this weight; 0 = off (published: no such part).
         silence: A chunk without calls gets this tool success r2, and one without changes this
             content quality r4, from 0 to 1 (published: 0).
-        judge_silence: A chunk without calls gets 1 for r2 and r4 if the judge finds that it needed
-            no write (published: no). Training needs ``content_weight`` > 0 for it.
-        duplicates_succeed: A call that repeats an entry counts as a success (published: no).
-        unknown_deletes_succeed: A call that deletes an unknown entry counts as a success
+        judge_silence: If true, a chunk without calls gets 1 for r2 and r4 if the judge finds that
+            it needed no write (published: no). Training needs ``content_weight`` > 0 for it.
+        duplicates_succeed: If true, a call that repeats an entry counts as a success (published:
+            no).
+        unknown_deletes_succeed: If true, a call that deletes an unknown entry counts as a success
             (published: yes).
-        unparsed_fails: Text that is no call counts as a failed call (published: no, it is not
-            counted).
-        judge_deletes: Deletions are judged like other writes (published: no, they score 0).
-        judge_all: The content quality r4 is a share of all calls. Failed and repeated writes are
-            judged, too, and deletions count 0 (published: yes).
-        clip_compression: The compression r3 is at least 0 (published: no).
-        graded_accuracy: A question scores the probability that the reader gives to the right
-            answer, instead of right or wrong (published: no). It needs a reader whose model runs
-            here.
+        unparsed_fails: If true, text that is no call counts as a failed call (published: no, it is
+            not counted).
+        judge_deletes: If true, deletions are judged like other writes (published: no, they score
+            0).
+        judge_all: If true, the content quality r4 is a share of all calls. Failed and repeated
+            writes are judged, too, and deletions count 0 (published: yes).
+        clip_compression: If true, the compression r3 is at least 0 (published: no).
+        graded_accuracy: If true, a question scores the probability that the reader gives to the
+            right answer, instead of right or wrong (published: no). It needs a reader whose model
+            runs here.
         rewards: Your own functions get these weights, e.g. ``{my_module:brevity: 0.2}``
             (docs/recipe.md). In Python you may give the functions themselves.
     """

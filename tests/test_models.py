@@ -238,8 +238,8 @@ SLOW = r"(.*\.)*(.*\.)*(.*\.)*(.*\.)*(\w*\w*\w*)*#"
     ("change", "said"),
     [
         (configured(target_modules=["q_proj"]), r"no place for .*v_proj.lora_A.*\(2 of 4\)"),
-        (configured(target_modules=["q_proj", "v_proj", "k_proj"]), r"wants .*k_proj.*2 are"),
-        (configured(target_modules="all-linear"), "wants .* not there"),
+        (configured(target_modules=["q_proj", "v_proj", "k_proj"]), r"needs .*k_proj.*2 in all"),
+        (configured(target_modules="all-linear"), "needs .* is missing"),
         (configured(exclude_modules=["v_proj"]), "no place for .*v_proj"),
         (configured(layers_to_transform=[7]), "cannot be loaded"),
         (configured(rank_pattern={"q_proj": 1}), "size mismatch: .*q_proj"),
@@ -273,8 +273,8 @@ SLOW = r"(.*\.)*(.*\.)*(.*\.)*(.*\.)*(\w*\w*\w*)*#"
             configured(layers_to_transform=[0], layers_pattern=["(a|.*)*(.*)*(.*)*(.*)*#"]),
             "regular expression of .* takes more than",
         ),
-        (rewritten(lambda key, old: [(key, old)] * ("q_proj" in key)), "wants .*v_proj.*2 are"),
-        (rewritten(lambda key, old: [(key, old)] * ("lora_A" in key)), "wants .*lora_B"),
+        (rewritten(lambda key, old: [(key, old)] * ("q_proj" in key)), "needs .*v_proj.*2 in all"),
+        (rewritten(lambda key, old: [(key, old)] * ("lora_A" in key)), "needs .*lora_B"),
         (rewritten(lambda key, old: [(key, old.to(torch.int8))]), "has type I8"),
         (rewritten(lambda key, old: [(key, old.bool())]), "has type BOOL"),
         (rewritten(lambda key, old: [(key, old / 0)]), "holds a value that is no number"),
@@ -338,7 +338,7 @@ def test_an_adapter_of_a_weight_that_two_modules_share_is_refused(nano, tmp_path
 def test_a_token_that_the_model_has_not_is_an_error(nano):
     model, tokenizer = load_policy_model(nano)
     tokens = len(tokenizer)
-    said = f"token {tokens}, but the model has embeddings for {tokens} tokens"
+    said = f"token {tokens}, but the model has embeddings for only {tokens} tokens"
     generator = HFGenerator(model, tokenizer)
     with pytest.raises(InputError, match=said):
         generator.generate([Prompt((), (3, tokens))], Sampling(1))

@@ -34,16 +34,16 @@ class AgentConfig(RetrievalConfig):
         view_tokens: The prompt shows entries of at most this many tokens together. Block sections
             and the names of sections come on top.
         view_recent: The view prefers this many of the newest entries when not all entries fit.
-        view_related: The view also shows entries that are related to the chunk. With false it shows
-            the ``view_recent`` newest alone, as in the published system.
-        show_times: The view shows the times of the entries and of the chunk.
+        view_related: If true, the view also shows entries that are related to the chunk. With false
+            it shows the ``view_recent`` newest alone, as in the published system.
+        show_times: If true, the view shows the times of the entries and of the chunk.
         retrieve_k: The retriever finds this many entries for a question, and as many lines of the
             archive.
         reader_tokens: The reader sees at most this many tokens of the entries and lines found.
         searches: A reader that was trained to search again does so at most this many times before
             it answers; 0 = never. The value is stored with its adapter.
-        archive: The agent keeps every line that it reads in an archive, and searches the archive
-            beside the entries. Lines whose facts have changed leave the archive.
+        archive: If true, the agent keeps every line that it reads in an archive, and searches the
+            archive beside the entries. Lines whose facts have changed leave the archive.
     """
 
     schema: str = "mem_alpha"

@@ -68,8 +68,8 @@ class AgentOptions(Options):
             agent names, and an empty text none.
         reader_tokens: The reader sees at most this many tokens of passages. A model on this machine
             reads at most 512, and an agent without a reader shows as many as in its training.
-        trust_tools: The agent may import and run the functions that its schema names as tools, and
-            send texts to a server that it names as its embedder.
+        trust_tools: If true, the agent may import and run the functions that its schema names as
+            tools, and send texts to a server that it names as its embedder.
         guards: Guards refuse to write these kinds of ``memalpha audit`` (``secrets``,
             ``instructions`` and so on), and ``assistant``, the assistant's statements. Secrets are
             also taken out of the texts that are read.

@@ -40,7 +40,8 @@ class TeacherConfig(Options):
             change is only inserted, and a retraction ignored.
         p_update: A correction is an update with this probability, and otherwise a deletion and an
             insertion.
-        dates: The teacher writes the session's date into the entry if its section stores no times.
+        dates: If true, the teacher writes the session's date into the entry if its section stores
+            no times.
     """
 
     coverage: Share | tuple[Share, Share] = 1.0

@@ -65,8 +65,8 @@ class SetSpec(Options):
         max_completion_length: The policy writes at most this many tokens for a chunk of this set; 0
             takes the common limit.
         readers: Only the readers with these names read this set; an empty list takes all.
-        in_mean: The set counts in the mean over sets. Set it to false for a harder copy of another
-            set.
+        in_mean: If true, the set counts in the mean over sets. Set it to false for a harder copy of
+            another set.
     """
 
     data: str
@@ -163,8 +163,8 @@ class EvaluateOptions(Options):
         batch_tokens: The base model reads at most this many tokens of questions and passages in one
             batch.
         output_dir: The evaluation writes into this folder.
-        overwrite: An existing folder is replaced. Without it, a folder of the same configuration is
-            continued.
+        overwrite: If true, an existing folder is replaced. Without it, a folder of the same
+            configuration is continued.
     """
 
     model: str = "smollm2-135m-instruct"

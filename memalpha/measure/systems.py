@@ -449,9 +449,10 @@ class Agent(System):
         archive: The agent also searches what it has read; null does as its settings say.
         retrieval: The memory is searched in this mode; null does as its settings say.
         sections_kept: Layer 1 keeps this many sections (0 = all); null does as its settings say.
-        trust_tools: The functions that the adapter's schema names as tools may be imported.
-        cut_chunks: A chunk that is longer than the agent's limit is read in parts. With false it is
-            an error.
+        trust_tools: If true, the functions that the adapter's schema names as tools may be
+            imported.
+        cut_chunks: If true, a chunk that is longer than the agent's limit is read in parts. With
+            false it is an error.
     """
 
     adapter: str = ""

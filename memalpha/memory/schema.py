@@ -95,7 +95,8 @@ class Section(Options):
         max_tokens: The text of a block has at most this many tokens; 0 = no limit.
         max_entry_tokens: An entry of a list has at most this many tokens; 0 = no limit.
         max_entries: A list has at most this many entries; 0 = no limit.
-        timestamps: Entries have a time, which is the chunk's unless the policy gives another.
+        timestamps: If true, entries have a time, which is the chunk's unless the policy gives
+            another.
         operations: The policy may use these operations; an empty tuple allows all of the section's
             kind.
     """

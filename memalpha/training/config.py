@@ -217,16 +217,16 @@ class PolicyOptions(Options):
             layers. An empty text starts a new adapter.
         model_init_kwargs: ``from_pretrained`` gets these further arguments, e.g. ``{revision:
             v1.0}`` or ``{attn_implementation: eager}``.
-        load_in_4bit: The frozen base is held in 4 bits for LoRA (NF4 with double quantisation;
-            needs bitsandbytes). Products are computed in float16 if ``dtype`` says so, else in
-            bfloat16.
+        load_in_4bit: If true, the frozen base is held in 4 bits for LoRA (NF4 with double
+            quantisation; needs bitsandbytes). Products are computed in float16 if ``dtype`` says
+            so, else in bfloat16.
         lora_r: A new adapter has this rank.
         lora_alpha: A new adapter is scaled by ``lora_alpha`` / ``lora_r``.
         lora_targets: A new adapter covers these layers: ``all-linear`` (all linear layers but the
             head), or the ends of their names, e.g. ``[q_proj, v_proj]``.
         lora_dropout: Updates drop this share of a new adapter's inputs, from 0 to below 1.
             Completions are drawn without dropout, so use 0 for GRPO.
-        full_finetuning: All weights are trained instead of an adapter.
+        full_finetuning: If true, all weights are trained instead of an adapter.
         dtype: The base weights have this type: ``float32``, or for LoRA ``bfloat16``, or
             ``float16`` together with ``fp16``; adapters stay in float32. ``auto`` takes bfloat16 on
             hardware that computes it natively, and float16 with ``fp16`` on other GPUs from a V100
@@ -291,8 +291,8 @@ class RunOptions(PolicyOptions, EndpointOptions):
         rollout_chunks: A rollout reads at most this many chunks, the last ones, of a training
             instance with annotated facts; 0 = all. A teacher reads the chunks in front of these,
             and the rollout begins with the teacher's memory.
-        rollout_cut: Each instance that ``rollout_chunks`` shortens ends after a chunk drawn from
-            the seed, not after its last. Its questions are then asked as of that chunk.
+        rollout_cut: If true, each instance that ``rollout_chunks`` shortens ends after a chunk
+            drawn from the seed, not after its last. Its questions are then asked as of that chunk.
         rollout_coverage: The teacher's memory holds at least this share of the facts of the chunks
             that it reads, from 0 to 1. Each instance draws its own share above it.
         eval_data: The run is evaluated on these held-out instances, given as for ``train_data``; an
@@ -338,11 +338,11 @@ class RunOptions(PolicyOptions, EndpointOptions):
             processes, cannot be scored.
         max_skipped_steps: The run stops if more steps than this in a row are skipped because the
             loss or gradient is not finite.
-        shuffle_advantages: The advantages are permuted at random. This is the control run of a
-            learning test, in which nothing can be learned.
-        overwrite: An existing run folder is replaced.
-        resume: An existing run folder is continued from its last complete checkpoint, or from the
-            start if it has none.
+        shuffle_advantages: If true, the advantages are permuted at random. This is the control run
+            of a learning test, in which nothing can be learned.
+        overwrite: If true, an existing run folder is replaced.
+        resume: If true, an existing run folder is continued from its last complete checkpoint, or
+            from the start if it has none.
     """
 
     role: Annotated[str, AfterValidator(OneOf(role_names))] = WRITER
@@ -455,12 +455,12 @@ class TrainerOptions(Options):
             all steps, and 0 = off.
         adam_beta2: Adam's second moment decays by this factor in each step, from 0 to 1.
         max_grad_norm: A gradient with a larger norm is scaled down to this norm; 0 = off.
-        bf16: The update is computed in bfloat16, on GPUs that have it.
-        fp16: The update is computed in float16 with a scaled loss, for GPUs without bfloat16 (T4,
-            V100).
-        use_cpu: The run uses the CPU even if there is a GPU.
-        gradient_checkpointing: The backward pass computes activations again instead of storing
-            them, which takes time and saves memory.
+        bf16: If true, the update is computed in bfloat16, on GPUs that have it.
+        fp16: If true, the update is computed in float16 with a scaled loss, for GPUs without
+            bfloat16 (T4, V100).
+        use_cpu: If true, the run uses the CPU even if there is a GPU.
+        gradient_checkpointing: If true, the backward pass computes activations again instead of
+            storing them, which takes time and saves memory.
         seed: This number fixes everything that is drawn at random.
         logging_steps: A line is logged every so many steps.
         report_to: Metrics are sent to these trackers: ``tensorboard``, ``wandb`` or ``trackio``;
@@ -600,9 +600,9 @@ class GRPOOptions(TrainerOptions):
         temperature: The rollouts are sampled at this temperature.
         loss_type: The loss is ``dapo``, ``grpo``, ``dr_grpo`` or ``cispo``, as TRL defines them.
         beta: The KL divergence from the reference model has this coefficient; 0 = off.
-        vllm_importance_sampling_correction: The loss is weighted by the ratio of the trained to the
-            sampled probability. It acts where the sampled one is kept (16 bits, vLLM,
-            ``staleness``).
+        vllm_importance_sampling_correction: If true, the loss is weighted by the ratio of the
+            trained to the sampled probability. It acts where the sampled one is kept (16 bits,
+            vLLM, ``staleness``).
         vllm_importance_sampling_mode: The ratio is taken of each ``token`` or of the whole
             ``sequence``. Above ``vllm_importance_sampling_clip_max`` it is set to this maximum
             (``truncate``) or to 0 (``mask``).
@@ -615,7 +615,7 @@ class GRPOOptions(TrainerOptions):
         eval_strategy: ``steps`` validates every ``eval_steps`` steps; ``no`` evaluates only before
             and after training.
         eval_steps: This many steps lie between two validations; null takes ``logging_steps``.
-        load_best_model_at_end: The run ends with the weights of the best validation.
+        load_best_model_at_end: If true, the run ends with the weights of the best validation.
         metric_for_best_model: The best validation has the highest value of this metric:
             ``accuracy``, ``reward``, ``tool_success``, ``compression`` or ``content``. Other parts
             of the reward are called ``reward_NAME``.

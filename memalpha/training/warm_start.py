@@ -101,7 +101,7 @@ class WarmupOptions(PolicyOptions):
             then the right answer is ``unknown``.
         pack_tokens: One forward pass takes at most this many tokens; lower it to save memory. 0 = a
             whole batch.
-        overwrite: An existing folder is replaced.
+        overwrite: If true, an existing folder is replaced.
     """
 
     teaches: Annotated[str, AfterValidator(OneOf(lesson_names))] = "policy"

@@ -164,7 +164,7 @@ class Grant(Options):
         user: The caller reaches the memories of this user; None needs ``any_user``.
         agent: The caller reaches this agent's memories alone; None allows any agent.
         session: The caller reaches this session's memories alone; None allows any session.
-        any_user: Each request of the caller names the user.
+        any_user: If true, each request of the caller names the user.
         sha256: The token has this SHA-256 in hexadecimal. An empty text is the local caller, who
             has no token.
     """

@@ -113,7 +113,7 @@ class BoardOptions(Options):
         readers: These readers answer the questions, given as kinds of ``ReaderSpec``.
         budget: A reader sees at most this many tokens of passages for a question.
         instances: At most this many instances of a set are measured; 0 = all.
-        trust_tools: The functions that a schema names as tools may be imported.
+        trust_tools: If true, the functions that a schema names as tools may be imported.
         embedder: This embedder is used by all systems that search by embeddings, except trained
             agents, which keep their own.
     """

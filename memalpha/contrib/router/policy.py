@@ -50,8 +50,8 @@ class NetworkOptions(Options):
             and one common critic.
         hidden: The hidden layers have these widths.
         projection: A learned projection of this width comes first; 0 = none.
-        share_actors: In a team one actor serves all deciders, whose views must then have the same
-            length.
+        share_actors: If true, in a team one actor serves all deciders, whose views must then have
+            the same length.
     """
 
     kind: Literal["separate", "team"] = "separate"
@@ -243,7 +243,7 @@ class PPOOptions(Options):
     Attributes:
         lr_actor: Adam trains the policy with this learning rate.
         lr_critic: Adam trains the value with this learning rate.
-        anneal: Both learning rates fall linearly to 0 over the run.
+        anneal: If true, both learning rates fall linearly to 0 over the run.
         gamma: Rewards are discounted by this factor a step, from 0 to 1.
         lam: The advantage estimates (GAE) use this lambda, from 0 to 1.
         max_ratio: A step that another policy took has at most this importance weight.
@@ -255,7 +255,7 @@ class PPOOptions(Options):
         max_grad_norm: A gradient with a larger norm is scaled down to this norm.
         epochs: An update makes at most this many passes over its data.
         batch_size: A minibatch has this many steps.
-        normalise: Advantages are first normalised to mean 0 and deviation 1.
+        normalise: If true, advantages are first normalised to mean 0 and deviation 1.
     """
 
     lr_actor: PositiveFloat = 3e-4

@@ -37,8 +37,8 @@ class BeamOptions(TextOptions):
 
     Attributes:
         split: This split of the data set on the Hub is read.
-        turns: Each turn is a chunk of its own, without a header, so that evidence is counted turn
-            by turn. A turn of more than ``chunk_tokens`` takes several chunks.
+        turns: If true, each turn is a chunk of its own, without a header, so that evidence is
+            counted turn by turn. A turn of more than ``chunk_tokens`` takes several chunks.
         metric: Every question has this metric. ``rubric`` and ``judge`` need a judge; the others
             compare with the ideal answer.
     """

@@ -39,9 +39,10 @@ class LocomoOptions(TextOptions):
     """How LoCoMo becomes instances.
 
     Attributes:
-        adversarial: The questions of category 5, about things that were never said, are asked, too;
-            they have no answer.
-        turns: Each turn is a chunk of its own, without a header, so that evidence is a turn.
+        adversarial: If true, the questions of category 5, about things that were never said, are
+            asked, too; they have no answer.
+        turns: If true, each turn is a chunk of its own, without a header, so that evidence is a
+            turn.
     """
 
     adversarial: bool = False

@@ -45,7 +45,8 @@ class LocomoPlusOptions(TextOptions):
     """How LoCoMo-Plus becomes instances.
 
     Attributes:
-        turns: Each turn is a chunk of its own, without a header, so that evidence is a turn.
+        turns: If true, each turn is a chunk of its own, without a header, so that evidence is a
+            turn.
         metric: Every question has this metric.
     """
 

@@ -18,9 +18,9 @@ class LongMemEvalOptions(CommonOptions):
 
     Attributes:
         chunk_tokens: A chunk has at most this many tokens.
-        join: Consecutive sessions of one day share a chunk while they fit.
-        turns: Each turn is a chunk of its own, without a header, so that evidence is counted turn
-            by turn. An item in which no turn is marked has no evidence.
+        join: If true, consecutive sessions of one day share a chunk while they fit.
+        turns: If true, each turn is a chunk of its own, without a header, so that evidence is
+            counted turn by turn. An item in which no turn is marked has no evidence.
         metric: Every question has this metric. The published one is ``judge``; choose another if
             there is no judge.
     """

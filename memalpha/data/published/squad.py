@@ -39,8 +39,8 @@ class SquadOptions(CommonOptions):
             number, and the last may have fewer.
         max_answer_tokens: Questions are skipped if all their answers have more tokens than this; 0
             = off (published: 4).
-        shuffle: Paragraphs come in random order. In the order of the file, neighbours are from one
-            article.
+        shuffle: If true, paragraphs come in random order. In the order of the file, neighbours are
+            from one article.
         metric: Every question has this metric; ``f1`` compares an answer with the accepted ones by
             their common words.
     """
