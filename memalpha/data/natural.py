@@ -59,8 +59,8 @@ class NaturalOptions(Options):
         templates: Sentences have the wordings of ``train``, ``held_out`` or ``all``. An empty text
             takes ``train`` for split train and ``held_out`` for split test.
         n_chunks: An instance has this many sessions, one a chunk.
-        facts_per_chunk: A session that has facts has at least and at most so many; 85 % of the
-            sessions have some.
+        facts_per_chunk: A session with facts has a number of them between these two; 85 % of the
+            sessions have facts.
         p_change: A fact changes an earlier one with this probability.
         p_retract: A fact takes an earlier one back with this probability.
         p_hostile: A session has a planted order, a forged call or a false statement with this

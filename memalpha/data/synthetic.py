@@ -38,9 +38,9 @@ class SyntheticConfig(Options):
         split: Names and values come from ``train`` or ``test``.
         n_chunks: An instance has this many sessions, one a chunk.
         people: This many persons speak in an instance.
-        facts_per_chunk: A session has at least and at most so many facts, while any is possible.
+        facts_per_chunk: A session has a number of facts between these two, while any is possible.
             The last session has one if none has.
-        chitchat_per_chunk: A session has at least and at most so many lines without a fact, and at
+        chitchat_per_chunk: A session has a number of lines without a fact between these two, and at
             least one if sessions may have no facts.
         p_change: A fact changes an earlier one with this probability.
         p_retract: A fact takes an earlier one back with this probability.

@@ -17,7 +17,7 @@ class BooksumOptions(SummaryOptions):
     Attributes:
         metric: Every question has this metric: ``keywords`` (share of the summary's keywords),
             ``f1`` (common words) or ``judge``.
-        chunks: A chapter is kept if it has at least and at most so many chunks (published: 5 and
+        chunks: A chapter is kept if its number of chunks is between these two (published: 5 and
             20).
     """
 

@@ -27,8 +27,7 @@ class MultihopOptions(CommonOptions):
     """How questions with articles become instances.
 
     Attributes:
-        chunk_tokens: A chunk has at least and at most so many tokens; each chunk draws its own
-            number.
+        chunk_tokens: A chunk has a number of tokens between these two, drawn for each chunk.
         instance_tokens: An instance ends once its articles have this many tokens.
     """
 

@@ -75,7 +75,7 @@ class SgdOptions(CommonOptions):
     """How SGD becomes instances.
 
     Attributes:
-        dialogues: An instance has at least and at most so many dialogues of one person; each
+        dialogues: An instance has a number of dialogues of one person between these two; each
             dialogue is used once at most.
         chunk_tokens: A chunk has at most this many tokens. With 64 it is one exchange, which seldom
             names its subject.

@@ -33,10 +33,9 @@ class SquadOptions(CommonOptions):
     """How SQuAD becomes instances.
 
     Attributes:
-        chunk_tokens: A chunk has at least and at most so many tokens; each chunk draws its own
-            number.
-        chunks: An instance has at least and at most so many chunks; each instance draws its own
-            number, and the last may have fewer.
+        chunk_tokens: A chunk has a number of tokens between these two, drawn for each chunk.
+        chunks: An instance has a number of chunks between these two, drawn for each instance; the
+            last may have fewer.
         max_answer_tokens: Questions are skipped if all their answers have more tokens than this; 0
             = off (published: 4).
         shuffle: If true, paragraphs come in random order. In the order of the file, neighbours are
