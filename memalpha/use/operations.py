@@ -309,7 +309,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> JsonObject:
 
 def _finite(number: str) -> float:
     if not math.isfinite(float(number)):
-        raise ValueError(f"{number[:40]} is too large a number")
+        raise ValueError(f"{number[:40]} is not a finite number")
     return float(number)
 
 

@@ -349,7 +349,7 @@ def link(path: Path, target: str) -> None:
 def test_a_folder_names_nothing_outside_of_itself(agent, change):
     change(agent)
     for door in ("load", "export", "merge"):
-        with pytest.raises(InputError, match=r"outside of the folder|names '"):
+        with pytest.raises(InputError, match=r"outside of the folder|names the schema '"):
             doors(agent)[door](True)
     assert not Path("out").exists()
 
