@@ -60,7 +60,7 @@ class RewardConfig(Options):
             right answer, instead of right or wrong (published: no). It needs a reader whose model
             runs here.
         rewards: Your own functions get these weights, e.g. ``{my_module:brevity: 0.2}``
-            (docs/recipe.md). In Python you may give the functions themselves.
+            (docs/guides/own-reward.md). In Python you may give the functions themselves.
     """
 
     accuracy_weight: float = 1.0

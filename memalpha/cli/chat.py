@@ -60,7 +60,7 @@ def ask(context: Context, options: ListOptions = False, as_json: AsJson = False)
     shown.
 
     --json prints answer (null if not known), source, read, searches, known, by_reader, probability
-    and passages (docs/serve.md). --options lists all options.
+    and passages (docs/guides/chat.md). --options lists all options.
     """
     question, *context.args = context.args or [""]
     if not options and (not question or question.startswith("--")):

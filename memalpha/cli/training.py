@@ -18,7 +18,7 @@ def prepare_verb(
         str,
         Argument(
             help="The source to read, such as squad, hotpotqa, locomo or synthetic "
-            "(docs/data.md lists all)."
+            "(docs/reference/data-sets.md lists all)."
         ),
     ],
     output: Annotated[str, Option(help="The folder to write, such as runs/data/mine.")],

@@ -1,9 +1,10 @@
 """The leak check: questions or contexts that a data set shares with another one, exactly or nearly.
 
-docs/data.md has the rules. Texts are compared as words (NFKC, case-folded, no punctuation, no
-leading ``Word:``; in scripts without spaces, signs): questions line by line, without lines our
-loaders add; contexts by passage (split at blank lines) and word run. Nearly equal: MinHash estimate
-of the Jaccard similarity of four-letter pieces of questions, or three-word pieces of passages.
+docs/reference/data-sets.md has the rules. Texts are compared as words (NFKC, case-folded, no
+punctuation, no leading ``Word:``; in scripts without spaces, signs): questions line by line,
+without lines our loaders add; contexts by passage (split at blank lines) and word run. Nearly
+equal: MinHash estimate of the Jaccard similarity of four-letter pieces of questions, or three-word
+pieces of passages.
 """
 
 import re

@@ -99,7 +99,7 @@ def get_source(name: str) -> Source:
 
 @dataclass(slots=True)
 class Manifest:
-    """Contents and origin of a prepared folder; data/README.md describes the fields."""
+    """Contents and origin of a prepared folder; docs/reference/data-format.md has the fields."""
 
     source: str
     input: str | None

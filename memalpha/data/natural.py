@@ -2,9 +2,9 @@
 themselves and of their people.
 
 Made from the wordings of ``natural*.yaml``. A chunk is a dated session of lines ``User: ...`` and
-``Assistant: ...``; docs/data.md has the questions. Values and names differ between the splits,
-wordings between the parts of ``templates``. In an instance no value belongs to two persons or
-attributes. It depends on (seed, its index, options) alone.
+``Assistant: ...``; docs/reference/data-sets.md has the questions. Values and names differ between
+the splits, wordings between the parts of ``templates``. In an instance no value belongs to two
+persons or attributes. It depends on (seed, its index, options) alone.
 """
 
 import random

@@ -307,9 +307,10 @@ def _name_classes(rows: Iterable[Any], features: JsonMapping | None, where: str)
 
 # ------------------------------------------------------------------------------------------------
 # instances
-# As files, JSON Lines or Parquet, checked field by field; data/README.md shows a row. Writing then
-# reading gives equal instances. Optional fields at their default are left out (null in Parquet).
-# Bytes are reproducible with the same pyarrow. Metric names are not checked here.
+# As files, JSON Lines or Parquet, checked field by field; docs/reference/data-format.md shows a
+# row. Writing then reading gives equal instances. Optional fields at their default are left out
+# (null in Parquet). Bytes are reproducible with the same pyarrow. Metric names are not checked
+# here.
 
 PARQUET_NAME = "instances.parquet"
 _NOT_STORED = frozenset({"begin", "initial_entries"})

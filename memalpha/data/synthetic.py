@@ -1,10 +1,10 @@
 """Synthetic multi-session dialogues in which people state, change and take back facts about
 themselves, and questions about them.
 
-A chunk is one dated session of lines ``Name: sentence.``; docs/data.md has the kinds of questions.
-Instance ``i`` depends on (seed, split, i, config) alone. A session touches a slot at most once; a
-single-valued attribute stays retracted. ``Instance.facts`` holds each session's facts in line
-order, then links (attribute ``shared city``) and their consequences, which have no line.
+A chunk is one dated session of lines ``Name: sentence.``; docs/reference/data-sets.md has the kinds
+of questions. Instance ``i`` depends on (seed, split, i, config) alone. A session touches a slot at
+most once; a single-valued attribute stays retracted. ``Instance.facts`` holds each session's facts
+in line order, then links (attribute ``shared city``) and their consequences, which have no line.
 """
 
 import random

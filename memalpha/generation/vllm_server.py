@@ -1,9 +1,9 @@
 """Completions from one or several vLLM servers that load the policy's LoRA adapter while they run.
 
 Start each server with ``--enable-lora --max-lora-rank R --logprobs-mode processed_logprobs`` and
-``VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`` (docs/scale.md). An adapter is handed over as a folder that
-server and trainer both see. Token ids go in; sampled ids and their log-probabilities come out, so
-nothing is tokenised twice and the update can correct for what differs between the two engines. A
+``VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`` (docs/guides/gpus.md). An adapter is handed over as a folder
+that server and trainer both see. Token ids go in; sampled ids and their log-probabilities come out,
+so nothing is tokenised twice and the update can correct for what differs between the two engines. A
 server that does not answer is waited for, then given the adapter again.
 """
 

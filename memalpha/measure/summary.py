@@ -43,11 +43,11 @@ from memalpha.types import Answer, Fact, FactAction, Instance, JsonMapping, Json
 
 # ------------------------------------------------------------------------------------------------
 # scorecard: what a system answers and keeps after facts changed
-# Whoever makes a row observes (``observe``); tables take the shares (docs/evaluation.md). A measure
-# without data is missing, never 0; unanswered questions are not counted. A memory *holds* a value
-# if one line or sentence names subject and value (``Marta left Rome`` holds Rome). A system without
-# entries but with tokens keeps the input as memory. An empty memory has no contradictions or
-# residue, so read these with ``current``. Cascade, absence: MEME (arXiv 2605.12477).
+# Whoever makes a row observes (``observe``); tables take the shares (docs/guides/evaluate.md). A
+# measure without data is missing, never 0; unanswered questions are not counted. A memory *holds* a
+# value if one line or sentence names subject and value (``Marta left Rome`` holds Rome). A system
+# without entries but with tokens keeps the input as memory. An empty memory has no contradictions
+# or residue, so read these with ``current``. Cascade, absence: MEME (arXiv 2605.12477).
 
 _SENTENCE = re.compile(r"\n+|(?<=[.!?;])\s+")
 

@@ -6,7 +6,7 @@ metric never raises for an answer; InputError is for a question that it cannot s
 Mem-alpha (arXiv 2509.25911, its repository's ``evaluate_agent_results.py``) for ``substring``,
 ``boxed`` and ``keywords``; SQuAD (its ``evaluate-v1.1.py``) for ``exact_match`` and ``f1``;
 MemoryAgentBench (its ``utils/eval_other_utils.py``) for ``substring_all``; the others are this
-project's. docs/data.md lists how each differs from its source.
+project's. docs/reference/data-sets.md lists how each differs from its source.
 Not covered: paraphrase (metric ``judge``, see ``memalpha.qa.judges``), languages without spaces.
 """
 

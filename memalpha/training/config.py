@@ -281,7 +281,7 @@ class RunOptions(PolicyOptions, EndpointOptions):
 
     Attributes:
         role: This part is trained: ``writer``, which reads chunks and writes the memory, or another
-            role (docs/recipe.md).
+            role (docs/guides/asker.md).
         writer: A role other than ``writer`` is asked about memories that the agent in this folder
             writes. With an empty text nobody writes, and the role searches the archive alone.
         train_data: The policy trains on a prepared folder, an ``instances.jsonl`` or a generated
@@ -318,14 +318,14 @@ class RunOptions(PolicyOptions, EndpointOptions):
             ``endpoint`` (a model on a server).
         question_share: A training step asks this share of an instance's questions, above 0 up to 1.
             They are drawn anew in each step, from every kind of question; evaluation asks all.
-        credit: This rule decides which chunk steps a reward is for (docs/recipe.md). The default,
-            ``step``, compares the steps at one chunk; ``trajectory`` compares all steps of an
-            instance, as published.
+        credit: This rule decides which chunk steps a reward is for
+            (docs/guides/training-options.md). The default, ``step``, compares the steps at one
+            chunk; ``trajectory`` compares all steps of an instance, as published.
         rows_per_forward: One forward and backward pass takes this many rows; lower it to save
             memory.
         generation_rows: At most this many rollouts are decoded in one batch.
         generator: ``transformers`` draws the rollouts with the trained weights; ``vllm`` is faster
-            on GPUs and gets the LoRA adapter after each update (docs/scale.md).
+            on GPUs and gets the LoRA adapter after each update (docs/guides/gpus.md).
         vllm_urls: These vLLM servers draw the rollouts, e.g. ``[http://localhost:8000/v1]``.
             Without a URL vLLM runs in this process, on the same GPU (extra ``vllm``).
         vllm_wait: The run waits at most this many seconds for a vLLM server that has gone away.

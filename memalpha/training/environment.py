@@ -3,7 +3,7 @@ its policy and its trainer.
 
 ``MemoryEnvironment`` knows no framework. examples/trl_environment.py makes TRL's
 ``environment_factory`` of it, examples/memory_environment.py an environment of ``verifiers``;
-docs/recipe.md, section 9, says what differs from our trainer.
+docs/guides/other-trainers.md says what differs from our trainer.
 """
 
 import threading

@@ -82,7 +82,8 @@ class WarmupOptions(PolicyOptions):
 
     Attributes:
         teaches: The demonstrations teach the ``policy``, which writes the memory, the ``reader``,
-            which answers questions from passages, or a role that a package adds (docs/recipe.md).
+            which answers questions from passages, or a role that a package adds
+            (docs/guides/asker.md).
         data: Demonstrations are made from these instances, given as for ``train_data`` of a
             training run. They come from annotated facts, or from excerpts of the text where there
             are none.

@@ -31,7 +31,7 @@ _LONGEST = 600  # characters of a passage,
 _CONTEXT = 300  # and of a turn before or after it, unless one line has more
 _AROUND = 16  # operations before and after a line among which its neighbours are looked for
 # the least nearness of the best hit of a question that the memory answers, by embedder; measured by
-# scripts/measure_unknown.py, as docs/evaluation.md tells. Of other searches nothing was measured:
+# scripts/measure_unknown.py, as docs/results.md tells. Of other searches nothing was measured:
 # there the memory does not know what nothing is found for.
 LEAST_NEARNESS = {"minilm": 0.27}
 READER_NEARNESS = {"minilm": 0.36}  # the least of a question that a reader answers

@@ -4,7 +4,7 @@ control chunk without the attack.
 A trial is an instance with one chunk to read, measured like any other. Its memory begins with what
 the teacher wrote about a dialogue's first session; the chunk starts the second, with the attack,
 which holds a made-up word as mark, before or after it. Decoding is greedy; the same policy, seed
-and count give the same trials. docs/poisoning.md says what is not covered.
+and count give the same trials. docs/explain/poisoning.md says what is not covered.
 """
 
 import math

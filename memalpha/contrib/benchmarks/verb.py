@@ -70,7 +70,7 @@ def scoreboard(
     ] = 0,
     embedder: Annotated[
         str,
-        Option(help="The embedder of the systems that search by embeddings (docs/evaluation.md)."),
+        Option(help="The embedder of systems that search by meaning (docs/guides/embedders.md)."),
     ] = "minilm",
     trust_tools: TrustTools = False,
     options: ListOptions = False,

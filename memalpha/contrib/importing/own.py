@@ -46,7 +46,7 @@ _NO_SENTENCE = re.compile(r"[{}|<>\\=]|https?:|^\[.*\]$|^#")
 _DIGIT = re.compile("[0-9]")
 _DATED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _SUFFIXES = (".md", ".txt")
-_INPUT = "a folder of notes (*.md, *.txt), or an export of chats (docs/bring.md)"
+_INPUT = "a folder of notes (*.md, *.txt), or an export of chats (docs/guides/import.md)"
 _TEST_SHARE = 5  # every fifth instance is kept for tests
 _COMMON = 3  # a name in more of an instance's chunks than this is guessed, not remembered
 

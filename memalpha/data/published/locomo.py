@@ -1,6 +1,6 @@
 """LoCoMo: a session has its own chunk or chunks, under a line with its number and date.
 
-Scored as in its ``task_eval/evaluation.py``; docs/data.md lists what differs.
+Scored as in its ``task_eval/evaluation.py``; docs/reference/data-sets.md lists what differs.
 """
 
 import re

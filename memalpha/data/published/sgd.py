@@ -1,5 +1,6 @@
-"""Schema-Guided Dialogue (SGD, arXiv 1909.05855): the task dialogues of one person; docs/data.md
-has form and departures.
+"""Schema-Guided Dialogue (SGD, arXiv 1909.05855): the task dialogues of one person.
+
+docs/reference/data-sets.md has the form and the departures from the set.
 
 An instance is one person's dialogues on different days, no two of one domain. Facts are what the
 annotated state takes on, in words of the chunk, at most one of a slot in a chunk; an offer alone is
