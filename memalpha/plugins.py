@@ -82,10 +82,12 @@ def load_plugin(entry: EntryPoint, extra: str = "") -> Any:
         is_own = entry.value.startswith("memalpha.")
         if extra and is_own and isinstance(error, ModuleNotFoundError):
             raise MissingExtraError(str(error.name), extra) from error
+        package = f" of the package {entry.dist.name}" if entry.dist else ""
         raise InputError(
-            f"the entry point {entry.name!r} of {entry.group!r} cannot be loaded: {error}",
-            expected=f"{PLUGIN_GROUPS[entry.group]} at {entry.value}",
-            fix="install its package again, or uninstall the package",
+            f"the entry point {entry.name!r} ({entry.value}) of the group {entry.group!r}{package}"
+            f" cannot be loaded: {error}",
+            expected=PLUGIN_GROUPS[entry.group],
+            fix="correct or uninstall that package",
         ) from error
 
 

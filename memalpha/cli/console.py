@@ -51,7 +51,8 @@ EVENTS: Mapping[str, str] = {
     "writing": "{system} on {set}, seed {seed}: chunk {done} of {chunks}",
     "read": "{system} on {set}, seed {seed}, {reader}: accuracy {accuracy}, "
     "the mean of {scored} instances",
-    "compared": "{results} results in {folder}; {failed} failed "
+    "compared": "{results} results in {folder}; none failed",
+    "compared in part": "{results} results in {folder}; {failed} failed "
     "(the same command tries those again)",
 }
 """The line of each other event."""
@@ -170,7 +171,8 @@ class Reporter:
             damaged = data.get("damaged", {}).items()
             texts = [f"{name} is left out ({reason})" for name, reason in damaged]
             accuracy = number(data.get("accuracy"), 3)
-            texts.append(EVENTS[event].format(**{**data, "accuracy": accuracy}))
+            line = EVENTS[f"{event} in part" if data.get("failed") else event]
+            texts.append(line.format(**{**data, "accuracy": accuracy}))
         self._last = now
         for text in texts:
             self._target.print(f"[{now - self._started:6.0f} s] {text}", markup=False)

@@ -32,7 +32,7 @@ from memalpha.types import Instance, JsonMapping, JsonObject
 MAX_UNPACKED = 2 << 30  # most bytes that a packed JSON document may expand to
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?::[\w.+-]+)?")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_AGAIN = "download the file again, since it may be cut off"
+_AGAIN = "correct the file; if you downloaded it, download it again, since it may be cut off"
 
 
 @dataclass(frozen=True, slots=True)

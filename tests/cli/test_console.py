@@ -54,6 +54,7 @@ def test_a_launcher_does_not_take_a_stop_for_a_crash(monkeypatch, capsys, variab
     def stopped(*_, **__):
         raise TrainingStopped("stopped after step 1 of 2")
 
+    monkeypatch.setattr("memalpha.cli.add_plugin_verbs", lambda: None)  # once, to the real app
     monkeypatch.setattr("memalpha.cli.app", stopped)
     assert run(["train"]) == code
     assert capsys.readouterr().err == "stopped after step 1 of 2\n"

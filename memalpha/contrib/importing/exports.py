@@ -349,7 +349,7 @@ def json_values(stream: TextIO) -> Iterator[Any]:
                 if place == len(text) and not in_list:
                     return
                 found = ascii(text[error.pos : error.pos + 40])
-                raise ValueError(f"{error.msg} at {found}") from error
+                raise ValueError(f"{error.msg.removesuffix(' at')} at {found}") from error
             text = text[place:]
             _check_length(text)
             more = stream.read(block if text else _BLOCK)
