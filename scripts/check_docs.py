@@ -137,7 +137,7 @@ def path_problems(token: Token, page: Path) -> Iterator[str]:
 def is_missing(child: Token) -> bool:
     """Whether inline code is a path of the repository that is not there."""
     is_path = child.type == "code_inline" and PATH.match(child.content)
-    return bool(is_path) and not (ROOT / child.content).exists()
+    return bool(is_path) and "NAME" not in child.content and not (ROOT / child.content).exists()
 
 
 def check_page(path: Path, root: Path = ROOT) -> list[Problem]:
