@@ -269,7 +269,10 @@ def test_a_package_adds_a_guard_which_is_asked_beside_others(tmp_path):
     [
         ("capitals = no_such_module_here:Guard", "No module named 'no_such_module_here'"),
         ("capitals = watching:nothing", "'capitals' gives list ['capitals']"),
-        ("letters = watching:Guard", "guards ['capitals'] are unknown\n  expected: some of assistant, "),
+        (
+            "letters = watching:Guard",
+            "guards ['capitals'] are unknown\n  expected: some of assistant, ",
+        ),
     ],
 )
 def test_a_guard_that_is_none_is_named(tmp_path, point, said):

@@ -70,6 +70,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
+def _wrong_usage(message: str, words: Sequence[str]) -> str:
+    """What is wrong with a command line, and where to read on."""
+    first = next(iter(words), "")
+    commands = journal.journal_app.registered_commands
+    verbs = [each.name or each.callback.__name__ for each in commands if each.callback]
+    if "No such command" in message and first in verbs:
+        return f"{message}; it is a part of journal: see memalpha journal {first} --help"
+    known = first and not first.startswith("-") and "No such command" not in message
+    return f"{message}; see memalpha {f'{first} ' if known else ''}--help"
+
+
 def run(arguments: list[str]) -> int:
     """Run the command line and return its exit code."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -84,9 +95,7 @@ def run(arguments: list[str]) -> int:
         add_plugin_verbs()
         code = int(app(words, prog_name="memalpha", standalone_mode=False) or 0)
     except TyperException as error:
-        message = error.format_message()
-        verb = words[0] if words and "No such command" not in message else "VERB"
-        complain(f"{message.rstrip('.')}; see memalpha {verb} --help")
+        complain(_wrong_usage(error.format_message().rstrip("."), words))
         return 2
     except (TrainingStopped, ImportStopped) as stop:
         complain(str(stop))

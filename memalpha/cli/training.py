@@ -62,7 +62,7 @@ def prepare_verb(
 ) -> None:
     """Make a folder of instances from a data set.
 
-    The folder receives instances.jsonl and manifest.json, for train, warmup and evaluate.
+    The folder receives instances.parquet and manifest.json, for train, warmup and evaluate.
     """
     from memalpha.data.chunks import count_words_and_signs, tokenizer_counter
     from memalpha.data.load import prepare as prepare_folder

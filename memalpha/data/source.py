@@ -21,7 +21,7 @@ from memalpha.config import Options, Range, make_options
 from memalpha.data.chunks import count_words_and_signs
 from memalpha.data.rows import Row, iter_rows
 from memalpha.errors import InputError, SchemaError
-from memalpha.qa.metrics import check_metric
+from memalpha.qa.metrics import JUDGED, check_metric, find_metric
 from memalpha.types import Chunk, Fact, Instance, JsonMapping, Question, TokenCounter
 
 _log = logging.getLogger(__name__)
@@ -123,6 +123,8 @@ class Tally:
             if isinstance(item, Instance):
                 for metric in {question.metric for question in item.questions}:
                     check_metric(metric, judged=True)
+                    if metric not in JUDGED:
+                        find_metric(metric)  # a package's can be imported
                 yield item
                 continue
             counts = self.skipped if item.questions else self.notes

@@ -222,7 +222,7 @@ def check_namespace_parts(asked: Mapping[str, str], pinned: Mapping[str, str], w
             raise Problem(
                 HTTPStatus.FORBIDDEN,
                 f"{who} may not reach the {part} {asked[part]!r}",
-                f"{part} {name!r}",
+                f"the {part} {name!r}, to which --user, --agent, --session or a token binds it",
             )
 
 

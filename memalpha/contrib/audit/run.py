@@ -93,7 +93,7 @@ def audit_namespace(view: NamespaceView, detectors: Mapping[str, Detector]) -> A
             for each in detector(view if own or kind in BY_WORDS else left):
                 found.append(each)  # what came before an error stays
         except MissingExtraError as error:
-            unchecked[kind] = f"{error}; looked for was what needs it not"
+            unchecked[kind] = f"{error}; only findings that do not need it were looked for"
             missing.append(kind)
         findings += found
         if not own and kind != Fault.REPEATS:  # what is said twice may be out of date
@@ -105,7 +105,7 @@ def audit_namespace(view: NamespaceView, detectors: Mapping[str, Detector]) -> A
     if view.live_lines and not view.entries:
         of_entries = [kind for kind in detectors if kind in DETECTORS and kind not in OF_ANY_TEXT]
         unchecked |= dict.fromkeys(
-            of_entries, "there are no entries, and lines are not asked for it"
+            of_entries, "it is looked for in entries only, and there are none"
         )
     lines = len(view.live_lines)
     return Audit(len(view.entries), tuple(findings), unchecked, lines, tuple(missing))

@@ -349,6 +349,8 @@ def json_values(stream: TextIO) -> Iterator[Any]:
                 if place == len(text) and not in_list:
                     return
                 found = ascii(text[error.pos : error.pos + 40])
+                if not text[error.pos :].strip():
+                    raise ValueError("it ends in the middle of a value") from error
                 raise ValueError(f"{error.msg.removesuffix(' at')} at {found}") from error
             text = text[place:]
             _check_length(text)

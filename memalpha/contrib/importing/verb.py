@@ -107,7 +107,7 @@ def import_export(
     whose = Namespace(user, agent, session)
     path = path_of(file, "a file, or rights to it")
     if not path.exists():
-        raise InputError(f"there is no file {file!r}", expected="an export")
+        raise InputError(f"there is no file {file!r}", expected="the path of an export")
     start = monotonic()
     gc.disable()  # what is made stays, and to look through it again and again takes a third more
     found = collect_items(Export(path, kind), user, from_user or ())
