@@ -334,7 +334,9 @@ def _read_value(kind: Any, row: Row, *, blank: bool = False) -> Any:
         known = _fields(kind)  # type: ignore[arg-type]
         for name, field in row.fields().items():
             if name not in known and field.data is not None:
-                raise field.unfit(f"one of {', '.join(known)}")
+                raise SchemaError(
+                    f"{row.where} field {field.path!r} is unknown", expected=", ".join(known)
+                )
         given = {
             name: _read_value(hint, row[name], blank=default == "")
             for name, (hint, default) in known.items()

@@ -121,10 +121,7 @@ class Tally:
         """
         for item in loaded:
             if isinstance(item, Instance):
-                for metric in {question.metric for question in item.questions}:
-                    check_metric(metric, judged=True)
-                    if metric not in JUDGED:
-                        find_metric(metric)  # a package's can be imported
+                _check_metrics(item)
                 yield item
                 continue
             counts = self.skipped if item.questions else self.notes
@@ -132,6 +129,18 @@ class Tally:
             if item.problem and len(self.problems) < _MAX_PROBLEMS:
                 self.problems.append(item.problem)
                 _log.warning("skipped: %s", item.problem)
+
+
+def _check_metrics(instance: Instance) -> None:
+    """InputError, with the instance's id, for a metric that is unknown or cannot be imported."""
+    for metric in {question.metric for question in instance.questions}:
+        try:
+            check_metric(metric, judged=True)
+            if metric not in JUDGED:
+                find_metric(metric)
+        except InputError as error:
+            what = f"a question of the instance {instance.id!r}: {error.what}"
+            raise InputError(what, expected=error.expected, fix=error.fix) from error
 
 
 def read_each(

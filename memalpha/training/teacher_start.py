@@ -31,6 +31,7 @@ def start_from_teacher(
         raise InputError(
             f"rollout_chunks is {chunks}, but no instance has annotated facts",
             expected="data with annotated facts, such as synthetic",
+            fix="for data without facts give --rollout_chunks 0 --rollout_coverage 1",
         )
     teacher = TeacherConfig((coverage, 1.0), dates=agent.config.show_times)
     started = []
