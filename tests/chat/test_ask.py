@@ -34,7 +34,7 @@ def test_a_mistake_is_told_and_no_store_is_made(tmp_path, capsys):
     assert "no store at" in told and "a file that holds a store" in told
     assert not list(tmp_path.iterdir())
     assert run(["ask", "--store", store, "--user", "me"]) == 1
-    assert "without a question" in capsys.readouterr().err
+    assert "got no question" in capsys.readouterr().err
 
 
 def test_an_answer_as_json(tmp_path, capsys):

@@ -122,7 +122,7 @@ def test_forgetting_asks_first(said, tmp_path):
 
 def test_commands_that_are_none(said):
     lines = said("/undo 99", "/nonsense", "hello")
-    assert "cannot be undone" in lines[0] and "error: no command '/nonsense'" in lines[2]
+    assert "cannot be undone" in lines[0] and "error: there is no command '/nonsense'" in lines[2]
     assert lines[-1] == "  remembered (1): + 1 User: hello"
 
 
