@@ -162,8 +162,8 @@ class ChatClient(ModelClient, Options):
             self._without |= without
             if new:
                 told = (
-                    "%s: further requests leave out %s, which the server refused, so it "
-                    "uses its own default"
+                    "%s: further requests are sent without %s, which the server refused, or "
+                    "say it in another form"
                 )
                 _logger.warning(told, why, ", ".join(new))
             return reply

@@ -190,7 +190,7 @@ def test_there_and_back(tmp_path_factory, made):
         ),
         (minimal(chunks=[{"text": "x", "time": ""}]), "'chunks[0].time' is ''"),
         (minimal(source=None), "'source' is missing"),
-        (minimal(extra=1), "'extra' is 1"),
+        (minimal(extra=1), "'extra' is unknown"),
         (
             minimal(questions=[{"text": "who?", "answers": []}]),
             "'questions[0].answers' is []\n  expected: at least one answer",
@@ -489,5 +489,5 @@ def test_a_question_with_a_metric_that_does_not_exist_is_refused_when_data_are_p
         Instance(question.metric, "own", chunks, (question,)) for question in (known, unknown)
     )
     assert list(Tally().instances([good])) == [good]
-    with pytest.raises(InputError, match="unknown metric 'bounds'"):
+    with pytest.raises(InputError, match="instance 'bounds': the metric 'bounds' is unknown"):
         list(Tally().instances([good, bad]))

@@ -232,7 +232,7 @@ def test_what_cannot_be_generated_is_refused():
     assert len(generate(model, prompts, Sampling(8))) == 2
     with pytest.raises(InputError, match="up to 129 tokens in a model made for 128"):
         generate(model, prompts, Sampling(9))
-    with pytest.raises(InputError, match="without ids"):
+    with pytest.raises(InputError, match="has no token ids"):
         generate(model, [Prompt((), ())], Sampling(3))
     model.config.layer_types, model.config.sliding_window = (
         ["full_attention", "sliding_attention"],

@@ -180,7 +180,7 @@ def test_blocks_are_never_searched(memory):
     }
     with pytest.raises(
         InputError,
-        match=r"sections: \['core'\]\n  expected: list sections of the schema: semantic, episodic",
+        match=r"the sections \['core'\] are unknown\n  expected: list sections of the schema: semantic, episodic",
     ):
         retriever(memory, "lexical").search("tea", 5, ["core"])
 

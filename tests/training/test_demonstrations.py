@@ -676,7 +676,7 @@ def test_a_trained_reader_answers_in_training_and_use_as_its_adapter_does(reader
                 text.strip() for text in expected
             ]
     shutil.rmtree(tmp_path / "moved" / "agent" / "reader")
-    with pytest.raises(InputError, match=r"reader of .*agent is not at 'reader'"):
+    with pytest.raises(InputError, match=r"the reader that .*agent names is not at 'reader'"):
         MemoryAgent.load(tmp_path / "moved" / "agent")
 
 

@@ -102,7 +102,7 @@ WRONG = [  # what the message begins with, and a call
     ("entry ", lambda a: a.forget(None, namespace="m")),
     ("text ", lambda a: a.add(None, namespace="m")),
     ("text ", lambda a: a.add("\ud800", namespace="m")),
-    ("a text ", lambda a: a.add(" \n", namespace="m")),
+    ("the text ", lambda a: a.add(" \n", namespace="m")),
     ("time ", lambda a: a.add("x", date(2024, 3, 5), namespace="m")),
     ("query ", lambda a: a.search(7, namespace="m")),
     ("the time ", lambda a: a.add("x", time="2024\n[x]", namespace="m")),
@@ -285,7 +285,7 @@ def test_nothing_is_said_at_a_time_that_is_to_come(when):
         agent.journal.clock = lambda: clock
         messages = [{"role": "user", "content": "Marta city Oslo", "time": when}]
         for text, time in (("Marta city Oslo", when), (messages, None)):
-            with pytest.raises(InputError, match="and it is 2026-11-29T12:00"):
+            with pytest.raises(InputError, match="the clock shows 2026-11-29T12:00"):
                 agent.add(text, time)
         assert not agent.generator.generator.prompts and agent.history() == []
         assert agent.add("Marta city Oslo", "2026-11-30T11:00Z").operations  # of another zone

@@ -373,5 +373,5 @@ def test_a_base_on_this_machine_is_named_by_the_user(agent, base):
 )
 def test_an_adapter_is_a_lora_that_imports_nothing(agent, wrong):
     say(agent, "adapter_config.json", **wrong)
-    with pytest.raises(InputError, match=r"expected: (LORA|an adapter of plain LoRA)"):
+    with pytest.raises(InputError, match=r"expected: (type LORA|an adapter of plain LoRA)"):
         MemoryAgent.load(agent)

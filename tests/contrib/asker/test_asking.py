@@ -115,7 +115,7 @@ def test_the_gradient_check_sees_rollouts_of_many_turns_that_count_more(monkeypa
 
 
 def test_without_writer_and_archive_there_is_nothing_to_ask():
-    with pytest.raises(InputError, match="nothing is kept"):
+    with pytest.raises(InputError, match="nothing is stored"):
         read_with_writer([TALK], make_agent(), "", "", "cpu")
 
 

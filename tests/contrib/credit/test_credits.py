@@ -229,6 +229,6 @@ def test_options_that_do_not_go_with_same_state_are_refused(options, message):
 
 
 def test_another_trainer_can_use_those_that_only_score():
-    with pytest.raises(InputError, match="credit same_state in an environment") as caught:
+    with pytest.raises(InputError, match="cannot have credit same_state") as caught:
         MemoryEnvironment(use_cpu=True, credit="same_state")
-    assert caught.value.expected.startswith("trajectory, step or evidence: the other trainer")
+    assert caught.value.expected.startswith("trajectory, step or evidence, since the other trainer")

@@ -78,7 +78,7 @@ def test_a_file_of_which_nothing_is_read_ends_with_1_and_says_why(bring, tmp_pat
     unsaid = [{**chatgpt(), "is_do_not_remember": True}]
     for more in ([], ["--dry-run"]):
         told = bring(unsaid, *more, code=1)
-        assert "nothing of" in told and "(chatgpt)" in told and "not to be remembered" in told
+        assert "nothing in" in told and "(chatgpt)" in told and "not to be remembered" in told
     long = [{"id": "1", "memory": "word " * 4000, "user_id": "u"}]
     assert "1 entry refused" in bring(long, code=1)
     tools = [{"role": "tool", "content": "14 degrees"}]

@@ -267,7 +267,7 @@ def test_a_damaged_file_is_refused(tmp_path, kind):
         damaged = {"bit": bit, "zeros": zeros, "end": whole[:at], "hole": hole}[kind]
         if damaged != whole:
             (tmp_path / "s.pt").write_bytes(damaged)
-            with pytest.raises(InputError, match=r"s\.pt cannot be read: it is damaged"):
+            with pytest.raises(InputError, match=r"s\.pt cannot be read: the file is damaged"):
                 ToolSelector.load(tmp_path / "s.pt")
 
 
