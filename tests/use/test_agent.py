@@ -106,7 +106,7 @@ WRONG = [  # what the message begins with, and a call
     ("time ", lambda a: a.add("x", date(2024, 3, 5), namespace="m")),
     ("query ", lambda a: a.search(7, namespace="m")),
     ("the time ", lambda a: a.add("x", time="2024\n[x]", namespace="m")),
-    ("namespace 3", lambda a: a.ask("?", namespace=3)),
+    ("the namespace is 3", lambda a: a.ask("?", namespace=3)),
     ("the time ", lambda a: a.add("x", "then " * 40, namespace="m")),
     ("the time ", lambda a: a.add("x", "2024-13", namespace="m")),
     ("the time ", lambda a: a.add("Ann: " + "Hi. " * 99, "yesterday", namespace="m")),
