@@ -1,4 +1,5 @@
-"""The pages of the site that are made from the code: the command line and the options.
+"""The pages of the site that are made: the command line and the options from the code, and those of
+the project from the files at the top of the repository.
 
 mkdocs calls ``on_files`` (mkdocs.yml, ``hooks``). The page of the Python API is written by hand,
 and must name every public name.
@@ -8,6 +9,7 @@ import contextlib
 import io
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -28,6 +30,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     add_plugin_verbs()
     for name, content in (("command-line", command_page()), ("options", options_page())):
         files.append(File.generated(config, f"reference/{name}.md", content=content))
+    for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY"):
+        text = Path(f"{name}.md").read_text(encoding="utf-8").replace("](docs/", "](../")
+        files.append(File.generated(config, f"project/{name.lower()}.md", content=text))
     page = files.get_file_from_path("reference/python.md")
     if page is not None:
         check_names(page.content_string)

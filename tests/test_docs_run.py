@@ -5,9 +5,13 @@ and the test takes seconds. A block whose first line is ``# FILE`` is saved as t
 that nobody can run is a failure.
 """
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import prepare
@@ -113,6 +117,30 @@ def test_the_blocks_of_a_page_follow_one_another(page, tmp_path, monkeypatch):
         assert (Path("runs/mine-export") / "README.md").is_file()
     elif page == f"{GUIDES}/asker.md":
         assert read_object(Path("runs/asker/summary.json"))["steps"] == 1
+
+
+def test_the_quickstart_prints_what_it_shows(tmp_path):
+    """Each shell block that has an output is run in one folder; "..." stands for further lines, and
+    the head of a store, which depends on random bytes, is not shown.
+    """
+    text = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    pairs = [(a[1], b[1]) for a, b in pairwise(blocks) if (a[0], b[0]) == ("bash", "text")]
+    assert len(pairs) == 2
+    place = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": place, "PYTHONPATH": str(ROOT)}
+    for commands, shown in pairs:
+        done = subprocess.run(
+            ["bash", "-e", "-c", commands],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        printed = iter(done.stdout.splitlines())
+        missing = [line for line in shown.splitlines() if line != "..." and line not in printed]
+        assert missing == [], done.stdout
 
 
 def test_the_retriever_of_contributing_finds_entries_and_lines_newest_first():
