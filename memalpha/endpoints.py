@@ -72,17 +72,6 @@ class ChatClient(ModelClient, Options):
     """A client that asks one model of one chat server.
 
     Attributes:
-        base_url: The server has this URL, which ends with the version, e.g.
-            ``http://localhost:8000/v1``.
-        model: The server knows the model by this name.
-        api_key_env: This environment variable holds the key; if it is empty, no key is sent.
-        timeout: One attempt may take this many seconds.
-        retries: A failed attempt is repeated at most this many times.
-        backoff: The client waits this many seconds before the first repetition. Each further wait
-            is twice as long, times a random factor from 0.5 to 1.
-        max_wait: The client waits at most this many seconds between attempts; a request whose
-            ``Retry-After`` is longer fails.
-        concurrency: At most this many requests of a batch run in parallel.
         extra: Every request has these further fields, e.g. ``{"top_k": 20}``. They override the
             fields of the sampling, and a null takes a field out, e.g. ``{"max_tokens": null}``.
     """

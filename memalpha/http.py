@@ -69,16 +69,16 @@ class HTTPClient:
     """Sends requests to one server; subclasses say which, and are usable from several threads.
 
     Attributes:
-        base_url: URL in front of every route.
-        api_key_env: Environment variable that holds the key; if it is empty, no key is sent.
-        timeout: Seconds one attempt may take.
-        retries: How many times a failed attempt is repeated.
-        backoff: Seconds before the first repetition; doubled each time, then scaled by a random
-            factor in [0.5, 1).
-        max_wait: Longest wait between attempts in seconds; a request whose ``Retry-After`` is
-            longer fails.
-        key_header: Header with the key.
-        key_format: What stands in it, with ``{}`` for the key.
+        base_url: The URL in front of every route, e.g. ``http://localhost:8000/v1``.
+        api_key_env: This environment variable holds the key; if it is empty, no key is sent.
+        timeout: One attempt may take this many seconds.
+        retries: A failed attempt is repeated at most this many times.
+        backoff: The client waits this many seconds before the first repetition. Each further wait
+            is twice as long, times a random factor from 0.5 to 1.
+        max_wait: The client waits at most this many seconds between attempts; a request whose
+            ``Retry-After`` is longer fails.
+        key_header: The header that holds the key.
+        key_format: The value of that header, with ``{}`` for the key.
         wrong_setup: Statuses that mean a wrong key or address, with what a message adds.
     """
 
@@ -271,9 +271,15 @@ class HTTPClient:
 
 
 class ModelClient(HTTPClient):
-    """An ``HTTPClient`` of one model of a server."""
+    """An ``HTTPClient`` of one model of a server.
+
+    Attributes:
+        model: The server knows the model by this name.
+        concurrency: At most this many requests of a batch run in parallel.
+    """
 
     model: str
+    concurrency: int
     wrong_setup: ClassVar[Mapping[int, str]] = {
         **HTTPClient.wrong_setup,
         403: "the key may not use this model",

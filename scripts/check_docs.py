@@ -97,9 +97,8 @@ def sentence_problems(text: str, record: bool = False, table: bool = False) -> I
     if not table:
         for match in BARE.finditer(text):
             after = match[1] or ""
-            said = NAMED.search(text[: match.start()]) and not match[0].lstrip("-+±−").startswith(
-                "."
-            )
+            is_bare = match[0].lstrip("-+±−").startswith(".")
+            said = NAMED.search(text[: match.start()]) and not is_bare
             if not said and not UNITS.match(after.strip()):
                 yield f"a decimal without a noun or unit: {around(text, match)!r}"
 
@@ -148,7 +147,7 @@ def check_page(path: Path, root: Path = ROOT) -> list[Problem]:
     head: list[str] = []
     body: list[list[str]] = []
     row: list[str] = []
-    caption, inside = "", ""
+    caption, in_table = "", False
     line = 0
     text = path.read_text(encoding="utf-8")
     front = re.match(r"---\n.*?\n---\n", text, re.DOTALL)  # data of a model card
@@ -158,7 +157,7 @@ def check_page(path: Path, root: Path = ROOT) -> list[Problem]:
         line = token.map[0] + 1 if token.map else line
         whats: list[str] = []
         if token.type == "table_open":
-            head, body, inside = [], [], "table"
+            head, body, in_table = [], [], True
         elif token.type == "tr_open":
             row = []
         elif token.type == "tr_close":
@@ -167,17 +166,15 @@ def check_page(path: Path, root: Path = ROOT) -> list[Problem]:
             else:
                 head = row
         elif token.type == "table_close":
-            whats, inside = list(table_problems(head, body, caption)), ""
-        elif token.type in ("heading_open", "heading_close"):
-            inside = "heading" if token.type == "heading_open" else ""
+            whats, in_table = list(table_problems(head, body, caption)), False
         elif token.type == "inline":
             words = text_of(token)
-            if inside == "table":
+            if in_table:
                 row.append(words)
             else:
                 caption = words
             if name not in GENERATED:
-                whats = list(sentence_problems(words, record, inside == "table"))
+                whats = list(sentence_problems(words, record, in_table))
             whats += path_problems(token, path)
         problems += [Problem(name, line, what) for what in whats]
     return problems

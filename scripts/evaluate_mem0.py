@@ -29,9 +29,10 @@ MOST_MESSAGES = 20  # that a question finds; the reader's budget leaves out what
 class Mem0Retriever:
     """Mem0's search over the entries of a memory, each kept as a message."""
 
-    def __init__(self, memory: Memory, folder: Path) -> None:
+    def __init__(self, memory: Memory) -> None:
         self.entries = {entry.id: entry for entry in memory.entries()}
-        self.library = open_mem0(folder)
+        self.folder = tempfile.TemporaryDirectory(prefix="mem0-")  # is removed with this object
+        self.library = open_mem0(Path(self.folder.name))
         for entry in self.entries.values():
             message = {"role": "user", "content": entry.content}
             self.library.add([message], user_id="me", infer=False, metadata={"entry": entry.id})
@@ -50,8 +51,7 @@ class Mem0Library(System):
     def ingest(self, setting: Setting, instance: Instance, seed: int) -> IngestedMemory:
         lines = pieces(instance.chunks, 1, systems.UNIT_TOKENS, setting.count)
         memory = piece_memory(lines, setting.count)
-        folder = Path(tempfile.mkdtemp(prefix="mem0-"))
-        retriever = Mem0Retriever(memory, folder)
+        retriever = Mem0Retriever(memory)
         return SearchedMemory(
             memory_tokens=memory.tokens, memory=memory, retriever=retriever, k=MOST_MESSAGES
         )

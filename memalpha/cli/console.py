@@ -171,7 +171,8 @@ class Reporter:
             damaged = data.get("damaged", {}).items()
             texts = [f"{name} is left out ({reason})" for name, reason in damaged]
             accuracy = number(data.get("accuracy"), 3)
-            line = EVENTS[f"{event} in part" if data.get("failed") else event]
+            in_part = event == "compared" and data["failed"]
+            line = EVENTS["compared in part" if in_part else event]
             texts.append(line.format(**{**data, "accuracy": accuracy}))
         self._last = now
         for text in texts:

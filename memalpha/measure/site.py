@@ -228,8 +228,7 @@ def rollouts_table(run: RunFolder) -> tables.Table:
     rows = []
     for option, own in facts.items():
         reward = view.number(view.mean([fact["reward"] for fact in own]))
-        accuracy = view.mean([fact["accuracy"] for fact in own])
-        share = view.number(None if accuracy is None else 100 * accuracy, 1)
+        share = view.points(view.mean([fact["accuracy"] for fact in own]))
         rows.append([option, f"0 to {len(own) - 1}", reward, share])
     head = ["memalpha inspect RUN ...", "N", "mean reward", "mean accuracy, %"]
     return tables.Table(head, rows)

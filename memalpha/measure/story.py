@@ -1,10 +1,10 @@
 """What training changed, in sentences: the first words of a run's report."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from memalpha.measure.summary import Cell, SetSummary, difference_from
-from memalpha.measure.view import count_of, number, numeric, percent
+from memalpha.measure.view import count_of, numeric, percent, points
 from memalpha.record.folder import RunFolder
 from memalpha.record.statistics import LEVEL, Estimate
 from memalpha.types import JsonMapping
@@ -39,12 +39,12 @@ def tell_change(run: RunFolder, item: SetSummary, last: JsonMapping) -> Story:
     verdict, meaning = _judge(change)
     bounds = ""
     if numeric(change.low) is not None:
-        low, high = (_points(value) for value in (change.low, change.high))
+        low, high = (points(value, signed=True) for value in (change.low, change.high))
         bounds = f" ({LEVEL:.0%} interval {low} to {high})".replace("%", " %")
     accuracy = (
         f"Accuracy over {count_of(change.n, 'held-out instance')} is "
         f"{percent(before.accuracy.mean)} before training and {percent(after.accuracy.mean)} after "
-        f"it. The paired difference is {_points(change.mean)} points{bounds}. {meaning}"
+        f"it. The paired difference is {points(change.mean, signed=True)} points{bounds}. {meaning}"
     )
     more = [_tell_failures(before, after), _tell_operations(before, after)]
     if not run.summary:
@@ -64,11 +64,6 @@ def find_moves(facts: Sequence[JsonMapping]) -> tuple[list[Move], list[Move]]:
     moves.sort(key=lambda move: -abs(move.now - move.was))
     better = [move for move in moves if move.now > move.was]
     return better, [move for move in moves if move.now < move.was]
-
-
-def _points(share: Any) -> str:
-    value = numeric(share)
-    return number(None if value is None else 100 * value, 1, signed=True)
 
 
 def _judge(change: Estimate) -> tuple[str, str]:

@@ -64,10 +64,15 @@ def duration(seconds: Any) -> str:
     return f"{number(seconds, 1)} s"
 
 
-def percent(share: Any, digits: int = 1) -> str:
-    """Return a share as ``41.2 %``."""
+def points(share: Any, *, signed: bool = False) -> str:
+    """Return a share, or a difference of shares, times 100: ``41.2``."""
     value = numeric(share)
-    return NO_VALUE if value is None else f"{number(100 * value, digits)} %"
+    return number(None if value is None else 100 * value, 1, signed=signed)
+
+
+def percent(share: Any) -> str:
+    """Return a share as ``41.2 %``."""
+    return NO_VALUE if numeric(share) is None else f"{points(share)} %"
 
 
 def count_of(count: int, noun: str) -> str:

@@ -27,15 +27,6 @@ class EmbeddingClient(ModelClient, Options):
     The texts of E5's models get their prefixes here.
 
     Attributes:
-        base_url: The server has this URL, which ends with the version, e.g.
-            ``http://localhost:8000/v1``.
-        model: The server knows the model by this name.
-        api_key_env: This environment variable holds the key; if it is empty, no key is sent.
-        timeout: One attempt may take this many seconds.
-        retries: A failed attempt is repeated at most this many times.
-        backoff: The client waits this many seconds before the first repetition. Each further wait
-            is twice as long, times a random factor from 0.5 to 1.
-        concurrency: At most this many requests of a batch run in parallel.
         batch: A request holds at most this many texts; some servers take no more than 32.
     """
 
