@@ -22,7 +22,7 @@ PACKAGE = ROOT / "memalpha"
 # Rooms (packages, and files beside them) from the bottom up. A room imports only from rooms on
 # lower floors: rooms form no cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("credentials", "errors", "types"),
+    ("credentials", "errors", "threads", "types"),
     ("files", "hub", "plugins", "sandbox"),
     ("config", "http", "text"),
     ("speakers",),

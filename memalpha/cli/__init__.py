@@ -28,6 +28,7 @@ from memalpha.cli.console import (
 from memalpha.cli.options import TAKES_OPTIONS
 from memalpha.errors import ImportStopped, MemAlphaError, TrainingStopped
 from memalpha.plugins import load_plugins
+from memalpha.threads import prepare_threads
 
 app = Typer(
     add_completion=False,
@@ -84,6 +85,7 @@ def _wrong_usage(message: str, words: Sequence[str]) -> str:
 def run(arguments: list[str]) -> int:
     """Run the command line and return its exit code."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    prepare_threads()
     log = logging.StreamHandler()
     log.setFormatter(SafeFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[log])

@@ -8,6 +8,7 @@ import re
 import sys
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -41,7 +42,10 @@ STEP_COLUMNS: Mapping[str, tuple[str, int]] = {
     "s/step": ("seconds", 1),
 }
 """What is shown of a training step: its key, and the number of decimals."""
+RECENT_STEPS = 5
+"""The time left follows the pace of so many last steps: a machine may be busy for a while."""
 EVENTS: Mapping[str, str] = {
+    "threads": "threads: {what}",
     "load": "loading {what}",
     "resume": "continuing from {checkpoint}",
     "evaluate": "evaluating {name}: chunk {done} of {total}, {instances} instances",
@@ -156,7 +160,7 @@ class Reporter:
         self._target = target
         self._clock = clock
         self._started = self._last = clock()
-        self._first: tuple[int, float] | None = None
+        self._recent = deque[tuple[int, float]](maxlen=RECENT_STEPS + 1)
         self._tokens: float | None = None
 
     def __call__(self, event: str, data: JsonMapping) -> None:
@@ -197,7 +201,8 @@ class Reporter:
             for name, (key, digits) in columns.items()
             if numeric(values.get(key)) is not None
         ]
-        first, began = self._first = self._first or (step, now)
+        self._recent.append((step, now))
+        first, began = self._recent[0]
         if step > first:
             a_step = (now - began) / (step - first)
             parts.append(f"{duration(a_step * (data['max_steps'] - step))} left")

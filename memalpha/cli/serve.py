@@ -19,6 +19,7 @@ from memalpha.cli.options import (
 )
 from memalpha.errors import InputError, from_extra
 from memalpha.files import path_of
+from memalpha.threads import describe_threads
 
 if TYPE_CHECKING:
     from memalpha.use.access import Callers
@@ -81,6 +82,7 @@ def serve(context: Context, options: ListOptions = False) -> None:
 
     def started(url: str) -> None:
         complain(f"serving at {url} (API: /v1, MCP: /mcp; /openapi.json)")
+        complain(f"threads: {describe_threads()}")
 
     serve_http(agent.load(trained), config, callers, started, of_routes)
 

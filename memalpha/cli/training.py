@@ -11,6 +11,7 @@ from memalpha.cli.console import Reporter, console, is_main_process, out, quiet_
 from memalpha.cli.options import AsJson, ListOptions, list_options
 from memalpha.errors import InputError
 from memalpha.files import read_object
+from memalpha.threads import describe_threads
 
 
 def prepare_verb(
@@ -106,7 +107,9 @@ def warmup(context: Context, options: ListOptions = False) -> None:
 
     _begin(context, options, WARMUP_GROUPS)
     arguments = parse_warmup_arguments(context.args)
-    out(f"adapter: {warm_up(arguments, Reporter(is_main_process()))}")
+    reporter = Reporter(is_main_process())
+    reporter("threads", {"what": describe_threads()})
+    out(f"adapter: {warm_up(arguments, reporter)}")
 
 
 def train_verb(context: Context, options: ListOptions = False) -> None:
@@ -121,6 +124,7 @@ def train_verb(context: Context, options: ListOptions = False) -> None:
     _begin(context, options, TRAIN_GROUPS)
     arguments = parse_train_arguments(context.args)
     reporter = Reporter(is_main_process())
+    reporter("threads", {"what": describe_threads()})
     reporter("load", {"what": f"{arguments.run.model} and {arguments.run.train_data}"})
     from memalpha.training.run import train as run_training
 

@@ -47,6 +47,7 @@ from memalpha.record.shapes import (
     SummaryShape,
     check_shape,
 )
+from memalpha.threads import describe_threads
 from memalpha.types import JsonMapping, JsonObject
 
 _logger = logging.getLogger(__name__)
@@ -593,6 +594,7 @@ def environment(world_size: int = 1) -> JsonObject:
         "platform": platform.platform(),
         "processor": processor[1] if processor else platform.processor(),
         "cores": os.cpu_count(),
+        "threads": describe_threads(),
         "world_size": world_size,
         "packages": {name: metadata.version(name) for name in _PACKAGES if name in installed},
         "float32_products": float32_products(),

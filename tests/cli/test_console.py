@@ -38,6 +38,20 @@ def test_the_pace_of_steps_by_hand() -> None:
     ]
 
 
+def test_the_time_left_follows_the_last_steps() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    ends = [100.0 * step for step in range(1, 7)] + [600.0 + 10 * step for step in range(1, 6)]
+    times = iter([0.0, *ends])
+    reporter = Reporter(target=console, clock=lambda: next(times))
+    for step in range(1, 12):  # six steps of 100 s each, then five of 10 s
+        reporter("step", {"step": step, "max_steps": 21})
+    left = [line.rsplit("  ", 1)[1] for line in console.file.getvalue().splitlines()[1:]]
+    assert left[0] == "31.7 min left"
+    # at step 8 the last five took 100, 100, 100, 10 and 10 s: 64 s each, and 13 are left
+    assert left[6] == "13.9 min left"
+    assert left[9] == "100.0 s left"  # ten steps of 10 s
+
+
 def harmless(text: str) -> bool:
     return all(char.isprintable() or char == "\n" for char in text)
 
