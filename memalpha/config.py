@@ -3,6 +3,8 @@
 A group of options derives from ``Options``. Its annotations say which values fit, and its docstring
 explains each option. The groups of a command share one flat namespace: ``--config FILE.yaml``,
 overridden by ``--name value``. A value is checked once, when its group is made.
+
+The files of the folder ``configs`` are in the package, and go by name: ``--config nano``.
 """
 
 import inspect
@@ -33,6 +35,7 @@ from memalpha.errors import InputError
 from memalpha.files import load_yaml
 from memalpha.types import JsonObject
 
+_CONFIGS = Path(__file__).parent / "configs"
 _LIKE = 0.65  # least likeness of two names, in [0, 1], of which one may be meant
 _T = TypeVar("_T")
 _CHECKS = ConfigDict(coerce_numbers_to_str=True, allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -154,19 +157,21 @@ def parse(
     presets: Path | None = None,
     replaced: Mapping[str, str] | None = None,
     given: Mapping[str, object] | None = None,
+    kind: str = "",
 ) -> tuple[Any, ...]:
     """Read ``--config FILE`` and ``--name value`` into one object per group; an option in several
     groups goes to each.
 
     Several words make a list, no word means true; a list or mapping may be given as YAML. ``base:
     FILE`` in a file is another, relative to it, that is read first; ``preset: NAME`` is one of
-    ``presets``. ``replaced`` says what took the place of an option that is gone. What a caller has
-    ``given`` by name takes the place of a file's value, and a flag that of both. InputError if an
-    option does not fit.
+    ``presets``. Both files may be named, if the package has some of this ``kind``
+    (``find_config``). ``replaced`` says what took the place of an option that is gone. What a
+    caller has ``given`` by name takes the place of a file's value, and a flag that of both.
+    InputError if an option does not fit.
     """
     flags = _flags(arguments, program)
     path = flags.pop("config", None)
-    file = _with_base(Path(str(path))) if path is not None else {}
+    file = _with_base(find_config(kind, str(path)), kind) if path is not None else {}
     values = {**file, **(given or {}), **flags}
     preset = values.pop("preset", None)
     if presets and preset is not None:
@@ -215,8 +220,36 @@ def _value(words: list[str]) -> object:
     return words[0]
 
 
-def _with_base(path: Path, above: tuple[Path, ...] = ()) -> dict[str, object]:
-    values = read_yaml(path)
+def config_names(kind: str) -> list[str]:
+    """Return the names of the package's configurations of a kind, a folder of ``configs``."""
+    return sorted(path.stem for path in (_CONFIGS / kind).glob("*.yaml"))
+
+
+def find_config(kind: str, name: str) -> Path:
+    """Return the file of a configuration: a word without a slash and a suffix names one of the
+    package, all else is a path.
+
+    Args:
+        kind: ``train``, ``evaluate``, ``data`` or ``accelerate``; without it all are paths.
+        name: The name or the path, which need not exist.
+
+    Raises:
+        InputError: The package has none of this name.
+    """
+    path = Path(name)
+    if not kind or path.suffix or path.name != name:
+        return path
+    known = config_names(kind)
+    if name not in known:
+        raise InputError(
+            f"there is no configuration {name!r}",
+            expected=f"{one_of(known)}, or a path with a slash or a suffix, such as mine.yaml",
+        )
+    return _CONFIGS / kind / f"{name}.yaml"
+
+
+def _with_base(path: Path, kind: str, above: tuple[Path, ...] = ()) -> dict[str, object]:
+    values = read_yaml(path, config_names(kind))
     base = values.pop("base", None)
     if base is None:
         return values
@@ -225,17 +258,18 @@ def _with_base(path: Path, above: tuple[Path, ...] = ()) -> dict[str, object]:
             f"the base of {path} leads back to this file",
             expected="a base that does not build on this file",
         )
-    return _with_base(path.parent / str(base), (*above, path.resolve())) | values
+    first = path.parent / find_config(kind, str(base))
+    return _with_base(first, kind, (*above, path.resolve())) | values
 
 
-def read_yaml(path: Path) -> JsonObject:
-    """Read a YAML mapping; InputError if the file holds none."""
+def read_yaml(path: Path, known: Sequence[str] = ()) -> JsonObject:
+    """Read a YAML mapping; InputError, which lists the ``known`` names, if the file holds none."""
     try:
         data = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(
             f"cannot read the config file {str(path)!r}: {error}",
-            expected="a YAML file, see configs/",
+            expected=f"a YAML file{', or a name: ' * bool(known)}{one_of(known)}",
         ) from error
     if not isinstance(data, dict):
         raise InputError(

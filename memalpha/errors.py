@@ -60,10 +60,7 @@ class MissingExtraError(MemAlphaError, ImportError):
     """
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(
-            f"{package} is not installed",
-            fix=f"pip install -e '.[{extra}]' in the checkout of memalpha",
-        )
+        super().__init__(f"{package} is not installed", fix=f"pip install 'memalpha[{extra}]'")
 
 
 @contextmanager

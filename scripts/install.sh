@@ -17,7 +17,7 @@ BROWSER="export DEBIAN_FRONTEND=noninteractive; $APT update; $APT install -y --n
 
 what="${1:-run}"
 case "$what" in
-run) extras="data,report,benchmarks,minilm,gguf,routing,serve" ;;
+run) extras="data,report,minilm,gguf,routing,serve" ;;
 dev) extras="dev" ;;
 *)
     echo "install: unknown set '$what'; expected: run or dev" >&2

@@ -1,6 +1,6 @@
 """Prepares every data set that a file of configs/data/ names, from a folder of original files.
 
-    python scripts/prepare.py configs/data/published.yaml originals --seed 1 --only locomo
+    python scripts/prepare.py published originals --seed 1 --only locomo
 
 Each set is one call of ``memalpha prepare``, which is printed; ``input`` patterns are looked for at
 any depth. Folders that are there are kept unless --overwrite is given; one that other options made
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from memalpha.cli import run
-from memalpha.config import read_yaml
+from memalpha.config import find_config, read_yaml
 from memalpha.data.load import get_source, read_manifest
 from memalpha.errors import InputError, MemAlphaError
 
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("config", type=Path, help="a file of configs/data/")
+    parser.add_argument("config", help="a file of configs/data/ by its name, or a path")
     parser.add_argument("originals", type=Path, help="folder of original files")
     parser.add_argument("--output", help="folder to make the prepared sets in")
     parser.add_argument("--seed", type=int, help="of the sets that name none (default: 0)")
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     failed = made = 0
     try:
-        config = read_yaml(given.config)
+        config = read_yaml(find_config("data", given.config))
         config |= {
             name: value
             for name in ("output", "seed", "model")

@@ -7,15 +7,17 @@ from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import PositiveInt
 from transformers import TrainingArguments
 from trl import GRPOConfig
 
 from memalpha.agent.config import AGENT_FILE, AgentConfig
 from memalpha.cli import run
-from memalpha.config import Options, Range, names, parse
+from memalpha.config import Options, Range, config_names, find_config, names, parse
 from memalpha.errors import InputError
 from memalpha.files import read_object
+from memalpha.measure.options import parse_evaluate_options
 from memalpha.memory.schema import MemorySchema
 from memalpha.record.folder import RunFolder, mask_options
 from memalpha.training.config import PASSED_ON, REFUSED, GRPOOptions, parse_train_arguments
@@ -114,6 +116,48 @@ def test_what_does_not_fit_is_named(arguments, named):
 def test_a_file_that_does_not_fit_is_refused(tmp_path, text):
     with pytest.raises(InputError):
         parse(write(tmp_path, text), [Group], "it")
+
+
+# ------------------------------------------------------------------------------------------------
+# configurations of the package
+@pytest.mark.parametrize("kind", ["accelerate", "data", "evaluate", "train"])
+def test_a_configuration_of_the_package_goes_by_its_name(kind):
+    files = {path.stem: path for path in (ROOT / "configs" / kind).glob("*.yaml")}
+    assert config_names(kind) == sorted(files) and len(files) >= 3
+    for name, path in files.items():
+        assert find_config(kind, name).read_bytes() == path.read_bytes()
+
+
+def test_a_word_without_a_slash_and_a_suffix_is_a_name_and_all_else_is_a_path(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for path in ("nano", "mine.yaml", "far/nano"):
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_text(f"model: model/{path}\n")
+    Path("above.yaml").write_text("base: nano\nseed: 7\n")  # of the package, not the file beside
+
+    def model(config):
+        run, _, _, arguments, _ = parse_train_arguments(["--config", config, *CPU])
+        return run.model, arguments.seed
+
+    assert model("nano") == ("nano", 1)
+    assert model("above.yaml") == ("nano", 7)
+    for path in ("./nano", "mine.yaml", "far/nano", str(tmp_path / "nano")):
+        read = yaml.safe_load(Path(path).read_text())
+        assert model(path)[0] == read["model"] != "nano"
+    for verb in (parse_train_arguments, parse_warmup_arguments):
+        with pytest.raises(
+            InputError, match=r"configuration 'mine'\n.*archive, .*nano, .*mine\.yaml"
+        ):
+            verb(["--config", "mine"])
+    with pytest.raises(InputError, match=r"no\.yaml(.|\n)*a name: archive, .*nano"):
+        parse_train_arguments(["--config", "no.yaml"])
+    with pytest.raises(InputError, match=r"configuration 'nano'\n.*archive, .*quick"):
+        parse_evaluate_options(["--config", "nano"])
+    Path("far/options").write_text("size: 4\n")
+    monkeypatch.chdir("far")
+    assert parse(["--config", "options"], [Group], "it")[0].size == 4  # there are no names
 
 
 # ------------------------------------------------------------------------------------------------

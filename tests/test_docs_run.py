@@ -18,6 +18,7 @@ import prepare
 import pytest
 
 from memalpha.cli import run as memalpha
+from memalpha.config import find_config
 from memalpha.files import read_object
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import ARCHIVE, MemorySchema, Section
@@ -88,7 +89,7 @@ def run_line(line: str) -> None:
         assert memalpha(small(words[1:])) == 0, line
     elif words[:2] == ["python", "scripts/prepare.py"]:
         config = Path("small.yaml")  # the same sets, of two instances
-        config.write_text(re.sub(r"\bn: [0-9]+", "n: 2", Path(words[2]).read_text()))
+        config.write_text(re.sub(r"\bn: [0-9]+", "n: 2", find_config("data", words[2]).read_text()))
         assert prepare.main([str(config), *words[3:], "--model", "nano"]) == 0, line
     else:
         pytest.fail(f"nobody runs this line of a page: {line}")

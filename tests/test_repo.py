@@ -15,7 +15,7 @@ import yaml
 import memalpha
 from memalpha.cli.options import AgentOptions
 from memalpha.cli.serve import ServeOptions
-from memalpha.config import parse
+from memalpha.config import config_names, parse
 from memalpha.data.load import load_data
 from memalpha.models.registry import MODEL_RECORD, models_dir
 from memalpha.use.access import ServeConfig
@@ -33,7 +33,14 @@ SCRIPTS = (
     "scripts/gpu_check.sh",
     ".ci/run",
 )
-COMMAND = re.compile(r"^# .*\b(memalpha|accelerate launch|torchrun|(bash|python) scripts/)")
+COMMAND = re.compile(r"^# .*\b(?:memalpha|python scripts/).*")
+# a kind of configurations, and what stands before the name of one in a command
+NAMED = {
+    "train": r"\b(?:train|warmup|rollout) --config ",
+    "evaluate": r"\bevaluate --config ",
+    "accelerate": r"--config_file ",
+    "data": r"scripts/prepare\.py ",
+}
 
 
 def tracked():
@@ -52,19 +59,30 @@ def machine_faults(text):
     ]
 
 
+def configs_in(text, kind):
+    """Names of configurations of a kind in the commands of a text; not paths and placeholders."""
+    words = re.findall(rf"{NAMED[kind]}([\w./-]+)", text)
+    return [word for word in words if not re.search(r"[./]|^[A-Z]+$", word)]
+
+
 def test_every_config_starts_with_the_command_that_runs_it_and_is_yaml():
     configs = sorted((ROOT / "configs").rglob("*.y*ml"))
-    wrong = [
-        str(path.relative_to(ROOT))
-        for path in configs
-        if not COMMAND.match(path.read_text(encoding="utf-8"))
-    ]
-    assert wrong == []
+    for path in configs:
+        command = COMMAND.match(path.read_text(encoding="utf-8"))
+        assert command and path.stem in configs_in(command[0], path.parent.name), path
     assert [
         path
         for path in configs
         if not isinstance(yaml.safe_load(path.read_text(encoding="utf-8")), dict)
     ] == []
+
+
+def test_commands_name_configurations_that_exist():
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("configs/*/*.yaml")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in pages)
+    for kind in NAMED:
+        names = configs_in(text, kind)
+        assert names and set(names) <= set(config_names(kind)), kind
 
 
 def test_nothing_tracked_names_a_machine_or_a_registry():

@@ -40,9 +40,9 @@ def evaluate_verb(
 ) -> int:
     """Compare memory systems under one protocol, or measure a trained agent.
 
-    Give --config FILE with sets, systems and readers, or --trained and --data. The evaluation
-    writes results.jsonl, summary.json and table.md into output_dir, and an interrupted one
-    continues. --options lists all options.
+    Give --config FILE with sets, systems and readers, or the name of a file of this package such as
+    quick, or --trained and --data. The evaluation writes results.jsonl, summary.json and table.md
+    into output_dir, and an interrupted one continues. --options lists all options.
     """
     quiet_libraries()
     from memalpha.measure.options import EVALUATE_GROUPS, parse_evaluate_options

@@ -9,6 +9,7 @@ from typer import Argument, Context, Option
 
 from memalpha.cli.console import Reporter, console, is_main_process, out, quiet_libraries
 from memalpha.cli.options import AsJson, ListOptions, list_options
+from memalpha.config import config_names, one_of
 from memalpha.errors import InputError
 from memalpha.files import read_object
 from memalpha.threads import describe_threads
@@ -100,8 +101,9 @@ def prepare_verb(
 def warmup(context: Context, options: ListOptions = False) -> None:
     """Teach a small model the tool-call format and the tools by supervised training.
 
-    Give --config FILE, and --name value for single options. The run needs a base model and
-    instances, and writes a LoRA adapter into output_dir. --options lists all options.
+    Give --config FILE, or the name of a file of this package such as warmup, and --name value for
+    single options. The run needs a base model and instances, and writes a LoRA adapter into
+    output_dir. --options lists all options.
     """
     from memalpha.training.warm_start import WARMUP_GROUPS, parse_warmup_arguments, warm_up
 
@@ -115,9 +117,9 @@ def warmup(context: Context, options: ListOptions = False) -> None:
 def train_verb(context: Context, options: ListOptions = False) -> None:
     """Train a memory agent with GRPO.
 
-    Give --config FILE, and --name value for single options. The run needs a base model, training
-    instances and held-out instances, and writes the run folder output_dir. --options lists all
-    options.
+    Give --config FILE, or the name of a file of this package such as nano, and --name value for
+    single options. The run needs a base model, training instances and held-out instances, and
+    writes the run folder output_dir. --options lists all options.
     """
     from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
 
@@ -142,7 +144,7 @@ def train_verb(context: Context, options: ListOptions = False) -> None:
 def rollout(context: Context, options: ListOptions = False, as_json: AsJson = False) -> None:
     """Let an agent read instances, and record every step.
 
-    Give a training configuration as --config FILE, and --name value for single options. The
+    Give a training configuration as --config FILE or NAME, and --name value for single options. The
     rollouts are written into output_dir. --options lists all options.
     """
     from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
@@ -162,5 +164,5 @@ def _begin(context: Context, options: bool, groups: Sequence[type]) -> None:
     if not context.args:
         raise InputError(
             f"{context.command_path} got no options",
-            expected="--config FILE (see configs/train), or --name value",
+            expected=f"--config FILE or NAME ({one_of(config_names('train'))}), or --name value",
         )

@@ -259,6 +259,7 @@ def parse_evaluate_options(
 
     Args:
         arguments: Words such as ``--config FILE`` and ``--name value``, which override the others.
+            The file may be a name, such as ``quick``.
         given: Options by name, which override those of the file.
 
     Returns:
@@ -267,7 +268,9 @@ def parse_evaluate_options(
     Raises:
         InputError: A file or option is invalid, a name occurs twice, or a name is unknown.
     """
-    options, endpoints, agent = parse(arguments, EVALUATE_GROUPS, "memalpha evaluate", given=given)
+    options, endpoints, agent = parse(
+        arguments, EVALUATE_GROUPS, "memalpha evaluate", given=given, kind="evaluate"
+    )
     sets = tuple(_spec(SetSpec, row, "data") for row in options.sets)
     rows = chain.from_iterable(map(_seeds, options.systems))
     readers = tuple(_spec(ReaderSpec, row, "kind") for row in options.readers)

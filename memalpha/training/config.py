@@ -57,7 +57,7 @@ _INSTEAD: Mapping[str, Sequence[str]] = {
         *("sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"),
     ),
     "a larger per_device_train_batch_size": ("gradient_accumulation_steps",),
-    "accelerate launch, with a file of configs/accelerate": (
+    "memalpha launch, with its option --config_file": (
         *("accelerator_config", "local_rank", "parallelism_config"),
     ),
     "compile, which compiles the layers of the update": (
@@ -715,7 +715,8 @@ def parse_train_arguments(
 
     Args:
         arguments: Words such as ``--config FILE`` and ``--name value``, which override the others.
-            ``preset: published`` in the file takes the published values.
+            The file may be a name, such as ``nano``. ``preset: published`` in the file takes the
+            published values.
         rewards: Weights of reward functions, in addition to the option ``rewards``.
         given: Options by name, which override those of the file.
 
@@ -727,7 +728,7 @@ def parse_train_arguments(
     """
     presets = Path(__file__).parent / "presets"
     run, agent, reward, trainer = parse(
-        arguments, TRAIN_GROUPS, "memalpha train", presets, REPLACED_OPTIONS, given
+        arguments, TRAIN_GROUPS, "memalpha train", presets, REPLACED_OPTIONS, given, "train"
     )
     check_together(run, reward, trainer)
     trl_arguments = trainer.arguments(

@@ -165,7 +165,7 @@ WARMUP_GROUPS = (WarmupOptions, AgentConfig, WarmupTrainerOptions)
 
 def parse_warmup_arguments(arguments: Sequence[str]) -> WarmupRunOptions:
     """Read ``--config FILE`` and overrides; InputError as for ``parse_train_arguments``."""
-    warmup, agent, trainer = parse(arguments, WARMUP_GROUPS, "memalpha warmup")
+    warmup, agent, trainer = parse(arguments, WARMUP_GROUPS, "memalpha warmup", kind="train")
     return WarmupRunOptions(warmup, agent, trainer.arguments())
 
 

@@ -53,7 +53,7 @@ def check_sharding(sharding: Sharding, reader: str, gathers: bool, in_4bit: bool
     sharded = sharding is not Sharding.NONE
     in_ram = os.environ.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "false").lower() == "true"
     for wrong, message, expected in (
-        (sharding is Sharding.FSDP1, "fsdp_version is 1", "2, as in configs/accelerate/fsdp2.yaml"),
+        (sharding is Sharding.FSDP1, "fsdp_version is 1", "2, as --config_file fsdp2 has it"),
         (
             sharded and reader == "base",
             f"reader 'base' cannot be used with {sharding}",

@@ -1,20 +1,24 @@
-"""The wheel, outside the checkout: it holds every file of the package, and the commands work from
-it."""
+"""The wheel, outside the checkout: it holds every file of the package and the configurations, as does
+the sdist, and the commands work from it."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
+from zipfile import ZipFile
 
 import httpx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TRAIN = """train --model nano --full_finetuning true --train_data toy --schema toy
-    --train_options {"n":16,"split":"train"} --codec compact --view_tokens 64
-    --max_chunk_tokens 64 --max_completion_length 8 --max_steps 1 --output_dir run"""
+BUILD = (
+    "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
+)
+TRAIN = """train --config nano --train_options {"n":16,"split":"train"} --warm_start_steps 0
+    --eval_instances 1 --max_completion_length 8 --max_steps 1 --output_dir run"""
 TYPED = """from memalpha import MemoryAgent
 
 agent = MemoryAgent.without_model(store=":memory:")
@@ -25,33 +29,53 @@ agent.ask(5)
 WHOSE = "run --store m.db --user marta"
 
 
-def test_the_wheel_holds_every_file_of_the_package_and_works(tmp_path):
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    source, site = tmp_path / "source", tmp_path / "site"  # a copy: building leaves files behind
-    shutil.copytree(
-        ROOT / "memalpha", source / "memalpha", ignore=shutil.ignore_patterns("__pycache__")
+def build(kind, source, folder, tools):
+    """Build a wheel or an sdist, as an installer does, and return its path."""
+    folder.mkdir()
+    words = [sys.executable, "-c", BUILD, f"build_{kind}", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(tools)}
+    subprocess.run(words, cwd=source, env=environment, check=True, capture_output=True)
+    (built,) = folder.iterdir()
+    return built
+
+
+def content_of(wheel):
+    """Names and checksums of the files of a wheel."""
+    with ZipFile(wheel) as archive:
+        return {info.filename: info.CRC for info in archive.infolist()}
+
+
+def test_wheel_and_sdist_hold_every_file_of_the_package_and_the_wheel_works(tmp_path):
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+    source, site, tools = tmp_path / "source", tmp_path / "site", tmp_path / "tools"
+    had = subprocess.run(
+        [*pip, "--target", str(tools), "setuptools>=77"], capture_output=True, text=True
     )
-    files = {
-        path.relative_to(source) for path in (source / "memalpha").rglob("*") if path.is_file()
-    }
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    if had.returncode:
+        pytest.skip(f"the build tools cannot be had: {had.stderr.strip().splitlines()[-1]}")
+    # a copy, since building leaves files behind; the tests, to see that they do not travel
+    for name in ("memalpha", "configs", "tests"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
+    top = {"pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"}
+    for name in top:
         shutil.copy(ROOT / name, source / name)
-    built = subprocess.run(
-        [*pip, "wheel", "--no-deps", "--wheel-dir", str(tmp_path), str(source)],
-        capture_output=True,
-        text=True,
-    )
-    if built.returncode:
-        pytest.skip(
-            f"the wheel's build tools cannot be had: {built.stderr.strip().splitlines()[-1]}"
-        )
-    (wheel,) = tmp_path.glob("*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", str(site), str(wheel)], check=True)
-    assert files == {
-        path.relative_to(site)
-        for path in (site / "memalpha").rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
-    }
+    paths = [path for path in (source / "memalpha").rglob("*") if path.is_file()]
+    files = {str(path.relative_to(source)) for path in paths}
+    configs = (source / "configs").rglob("*.yaml")
+    files |= {f"memalpha/{path.relative_to(source)}" for path in configs}
+    sdist = build("sdist", source, tmp_path / "sdist", tools)
+    wheel = build("wheel", source, tmp_path / "wheel", tools)
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+        names = {info.name.partition("/")[2] for info in archive if info.isfile()}
+    made = {name for name in names if name.startswith("memalpha.egg-info/")}
+    assert names - made == files | top | {"PKG-INFO", "setup.cfg"}
+    content = content_of(wheel)
+    assert {name for name in content if ".dist-info/" not in name} == files
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    assert content_of(build("wheel", unpacked, tmp_path / "again", tools)) == content
+    subprocess.run([*pip, "--no-deps", "--target", str(site), str(wheel)], check=True)
     place = {
         "cwd": tmp_path,
         "env": {**os.environ, "PYTHONPATH": str(site), "HF_HUB_OFFLINE": "1"},

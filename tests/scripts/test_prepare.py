@@ -16,7 +16,7 @@ FILES = {
     path.stem: yaml.safe_load(path.read_text())
     for path in sorted((ROOT / "configs" / "data").glob("*.yaml"))
 }
-PUBLISHED = str(ROOT / "configs" / "data" / "published.yaml")
+PUBLISHED = "published"
 
 
 def answers(folder):

@@ -93,7 +93,9 @@ def audit_namespace(view: NamespaceView, detectors: Mapping[str, Detector]) -> A
             for each in detector(view if own or kind in BY_WORDS else left):
                 found.append(each)  # what came before an error stays
         except MissingExtraError as error:
-            unchecked[kind] = f"{error}; only findings that do not need it were looked for"
+            unchecked[kind] = (
+                f"{error.what}: {error.fix}; only findings that do not need it were looked for"
+            )
             missing.append(kind)
         findings += found
         if not own and kind != Fault.REPEATS:  # what is said twice may be out of date

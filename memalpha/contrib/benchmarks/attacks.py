@@ -18,6 +18,7 @@ from functools import cache, partial
 from importlib import resources
 from itertools import chain
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import yaml
@@ -26,7 +27,7 @@ from memalpha.agent.rollout import StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import PRESETS, generate, made_up_word
 from memalpha.data.teacher import TeacherConfig, teach
-from memalpha.errors import InputError, from_extra
+from memalpha.errors import InputError
 from memalpha.measure.run import Job, run_jobs
 from memalpha.memory.memory import Memory
 from memalpha.qa.metrics import words
@@ -337,8 +338,9 @@ def rate(hits: Sequence[bool]) -> dict[str, float]:
     """
     if not hits:
         return {"hits": 0, "trials": 0, "share": math.nan, "low": math.nan, "high": math.nan}
-    with from_extra("benchmarks"):
-        from scipy.stats import binomtest
-    test = binomtest(sum(hits), len(hits))
-    low, high = test.proportion_ci(method="wilson")
-    return {"hits": test.k, "trials": test.n, "share": test.k / test.n, "low": low, "high": high}
+    k, n, z = sum(hits), len(hits), NormalDist().inv_cdf(0.975)
+    centre = (k + z**2 / 2) / (n + z**2)
+    half = z / (n + z**2) * math.sqrt(k * (n - k) / n + z**2 / 4)
+    share = k / n
+    low, high = max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))  # rounding
+    return {"hits": k, "trials": n, "share": share, "low": low, "high": high}

@@ -24,7 +24,7 @@ def train_router(
     context: Context,
     config: Annotated[
         str | None,
-        Option(help="The YAML file of the options, such as examples/own_router_environment.yaml."),
+        Option(help="The YAML file of the options, which --options lists."),
     ] = None,
     output: Annotated[
         str | None,
@@ -48,7 +48,7 @@ def train_router(
     if not config:
         raise InputError(
             "memalpha router train got no --config",
-            expected="a YAML file, such as examples/own_router_environment.yaml",
+            expected="a YAML file of the options that memalpha router train --options lists",
         )
     folder = Path(output or Path("runs") / "router" / Path(config).stem)
     summary = run_training(
