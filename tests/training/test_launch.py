@@ -272,8 +272,6 @@ def test_instances_that_do_not_divide_among_processes_are_measured_as_by_one(
 def test_fewer_training_instances_than_groups_are_one_clear_error(tmp_path):
     few = ["--train_options", "{n: 3, split: train}", "--output_dir", str(tmp_path / "run")]
     done = launched(*COMMAND[4:], *few)
-    assert done.returncode == 1 and done.stderr.splitlines() == [
-        "error: rank 0: 3 training instances are fewer than the 4 of one step",
-        "  to fix: prepare more instances, or lower per_device_train_batch_size or "
-        "steps_per_generation",
-    ]
+    said = re.fullmatch(r"error: rank [01]: (.*)\n  to fix: .*\n", done.stderr)
+    assert done.returncode == 1 and said, done.stderr
+    assert said[1] == "3 training instances are fewer than the 4 of one step"
