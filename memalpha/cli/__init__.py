@@ -90,7 +90,7 @@ def _wrong_usage(message: str, words: Sequence[str]) -> str:
     return f"{message}; see memalpha {f'{first} ' if known else ''}--help"
 
 
-def _explained(error: Exception) -> str:
+def _short_message(error: Exception) -> str:
     """The message of an error that is no fault of the program; an empty text for others."""
     if isinstance(error, MemAlphaError):
         return with_notes(error)
@@ -129,7 +129,7 @@ def run(arguments: list[str]) -> int:
         return 0 if isinstance(stop, TrainingStopped) and is_launched() else 130
     except Exception as error:
         told = tell_launcher(error)
-        text = _explained(error)
+        text = _short_message(error)
         if debug or not (told or text):
             raise
         if not told:
