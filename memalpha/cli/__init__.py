@@ -107,7 +107,8 @@ def _rank() -> str:
 def run(arguments: list[str]) -> int:
     """Run the command line and return its exit code."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    prepare_threads()
+    if arguments[:1] != ["launch"]:  # whose processes share the processors
+        prepare_threads()
     log = logging.StreamHandler()
     log.setFormatter(SafeFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[log])

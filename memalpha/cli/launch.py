@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 from memalpha import errors
 from memalpha.cli.console import LAUNCHED
 from memalpha.errors import InputError, MemAlphaError, TrainingAborted
+from memalpha.threads import processors, quota
 
 _VERBS = ("train", "warmup")
 _CONFIGS = Path(__file__).parents[2] / "configs" / "accelerate"
@@ -110,7 +111,8 @@ def _on_cpus(options: Any) -> dict[str, str]:
     count = options.num_processes or getattr(config, "num_processes", None) or 1
     machines = options.num_machines or getattr(config, "num_machines", None) or 1
     if options.num_cpu_threads_per_process is None and "OMP_NUM_THREADS" not in os.environ:
-        options.num_cpu_threads_per_process = max(1, (os.cpu_count() or 1) * machines // count)
+        share = min(processors(), quota()) * machines / count
+        options.num_cpu_threads_per_process = max(1, int(share))
     if machines == 1 and getattr(config, "main_process_port", None) is None:
         options.main_process_port = options.main_process_port or 0  # any that is free
     environment = {LAUNCHED: "1"}
@@ -127,7 +129,8 @@ def _on_cpus(options: Any) -> dict[str, str]:
         environment["ACCELERATE_USE_CPU"] = "true"
     elif count > devices * machines and devices:
         raise InputError(
-            f"{count} processes need a device each, and there are {devices * machines}",
+            f"{count} processes need a device each, but the number of devices is "
+            f"{devices * machines}",
             expected=f"--num_processes {devices * machines}, or --cpu",
         )
     return environment

@@ -8,14 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from memalpha.cli import run
-from memalpha.cli.launch import _failure, _first
-from memalpha.errors import TrainingAborted
+from memalpha.cli.launch import _failure, _first, _on_cpus, _options
+from memalpha.errors import InputError, TrainingAborted
 from tests.helpers.runs_of_nano import (
     OPTIONS,
     ROOT,
@@ -203,6 +204,48 @@ def test_an_error_of_all_processes_is_shown_once(tmp_path):
 def test_a_wrong_command_is_one_clear_error(words, code, said, capsys):
     assert run(["launch", *words]) == code
     assert capsys.readouterr().err == f"{said}\n"
+
+
+def completed(*words):
+    options = _options(words)
+    return options, _on_cpus(options)
+
+
+@pytest.fixture
+def eight_processors(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("memalpha.cli.launch.processors", lambda: 8)
+    monkeypatch.setattr("memalpha.cli.launch.quota", lambda: 6.5)
+
+
+@pytest.mark.usefixtures("eight_processors")
+def test_processes_on_cpus_share_the_processors(tmp_path):
+    use_cpu = tmp_path / "cpus.yaml"
+    use_cpu.write_text("distributed_type: 'NO'\nuse_cpu: true\nnum_processes: 3\n")
+    for words, threads in (
+        (["--cpu", "--num_processes", "2"], 3),
+        (["--config_file", str(use_cpu)], 2),
+        (["--config_file", str(use_cpu), "--num_processes", "2"], 3),
+        (["--cpu", "--num_processes", "9"], 1),
+    ):
+        options, environment = completed(*words, "train")
+        assert environment["ACCELERATE_USE_CPU"] == "true", words
+        assert (options.multi_gpu, options.cpu) == (True, False)
+        assert options.num_cpu_threads_per_process == threads
+    options, environment = completed("--cpu", "train")
+    assert "ACCELERATE_USE_CPU" not in environment and not options.multi_gpu
+    assert options.num_cpu_threads_per_process == 6
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch):
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
+    monkeypatch.setattr("torch.accelerator.device_count", lambda: 1)
+    with pytest.raises(InputError, match=r"2 processes need a device each.* is 1\n.*--cpu"):
+        completed("--num_processes", "2", "train")
+    options, environment = completed("--num_processes", "1", "train")
+    assert not options.multi_gpu and "ACCELERATE_USE_CPU" not in environment
+    options, _ = completed("--config_file", "ddp", "--num_processes", "1", "train")
+    assert Path(options.config_file) == ROOT / "configs" / "accelerate" / "ddp.yaml"
 
 
 def failed(code, seconds, message=""):
