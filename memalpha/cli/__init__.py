@@ -2,7 +2,8 @@
 
 Exit codes: 0 done, 1 an error of this package or of the file system, 2 wrong usage, 130
 interrupted. A training that was stopped and saved ends with 0 under a launcher (accelerate,
-torchrun), which reports any other code as a crash. Tracebacks need ``--debug``.
+torchrun), which reports any other code as a crash. ``launch`` shows the errors of its processes.
+Tracebacks need ``--debug``.
 """
 
 import io
@@ -16,11 +17,14 @@ from typer import Typer
 from typer.exceptions import TyperException
 
 from memalpha import __version__
-from memalpha.cli import chat, evaluate, journal, serve, training
+from memalpha.cli import chat, evaluate, journal, launch, serve, training
 from memalpha.cli.console import (
+    LAUNCHED,
     SafeFormatter,
     complain,
     is_launched,
+    is_main_process,
+    leave_group,
     out,
     tell_launcher,
     with_notes,
@@ -41,6 +45,7 @@ VERBS: Mapping[str, tuple[Callable[..., int | None], Mapping[str, bool]]] = {
     "prepare": (training.prepare_verb, {}),
     "warmup": (training.warmup, TAKES_OPTIONS),
     "train": (training.train_verb, TAKES_OPTIONS),
+    "launch": (launch.launch, {**TAKES_OPTIONS, "allow_interspersed_args": False}),
     "rollout": (training.rollout, TAKES_OPTIONS),
     "evaluate": (evaluate.evaluate_verb, TAKES_OPTIONS),
     "report": (evaluate.report, {}),
@@ -68,7 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit; characters that the terminal cannot encode are escaped."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+    code = run(list(sys.argv[1:] if arguments is None else arguments))
+    if code == 0:
+        leave_group()
+    sys.exit(code)
 
 
 def _wrong_usage(message: str, words: Sequence[str]) -> str:
@@ -82,44 +90,53 @@ def _wrong_usage(message: str, words: Sequence[str]) -> str:
     return f"{message}; see memalpha {f'{first} ' if known else ''}--help"
 
 
+def _short_message(error: Exception) -> str:
+    """The message of an error that is no fault of the program; an empty text for others."""
+    if isinstance(error, MemAlphaError):
+        return with_notes(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        # a folder or file that cannot be made, read or written
+        return f"{str(error.filename)[:200]!r} cannot be used: {error.strerror}"
+    return ""
+
+
+def _rank() -> str:
+    return f"[rank {os.environ['RANK']}] " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
+
+
 def run(arguments: list[str]) -> int:
     """Run the command line and return its exit code."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    prepare_threads()
+    if arguments[:1] != ["launch"]:  # whose processes share the processors
+        prepare_threads()
     log = logging.StreamHandler()
     log.setFormatter(SafeFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[log])
+    debug = "--debug" in arguments
     words = [word for word in arguments if word != "--debug"]
     if words == ["--version"]:
         out(f"memalpha {__version__}")
         return 0
     try:
         add_plugin_verbs()
-        code = int(app(words, prog_name="memalpha", standalone_mode=False) or 0)
+        settings = {"debug": debug}
+        code = int(app(words, prog_name="memalpha", standalone_mode=False, obj=settings) or 0)
     except TyperException as error:
         complain(_wrong_usage(error.format_message().rstrip("."), words))
         return 2
     except (TrainingStopped, ImportStopped) as stop:
-        complain(str(stop))
+        if is_main_process():
+            complain(str(stop))
         return 0 if isinstance(stop, TrainingStopped) and is_launched() else 130
-    except MemAlphaError as error:
-        if "--debug" in arguments:
+    except Exception as error:
+        told = tell_launcher(error)
+        text = _short_message(error)
+        if debug or not (told or text):
             raise
-        tell_launcher(error)
-        rank = f"[rank {os.environ['RANK']}] " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
-        complain(f"{rank}error: {with_notes(error)}")
+        if not told:
+            complain(f"{_rank()}error: {text}")
         return 1
-    except OSError as error:  # a folder or file that cannot be made, read or written
-        if "--debug" in arguments or error.filename is None:
-            tell_launcher(error)
-            raise
-        tell_launcher(error)
-        complain(f"error: {str(error.filename)[:200]!r} cannot be used: {error.strerror}")
-        return 1
-    except Exception as error:  # the launcher names the failed rank and the error
-        tell_launcher(error)
-        raise
-    if code == 130:
+    if code == 130 and LAUNCHED not in os.environ:
         complain(
             "interrupted; a training run continues from its last checkpoint with "
             "--resume, and an evaluation when the same command is run again"

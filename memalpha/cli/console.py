@@ -82,6 +82,10 @@ class SafeFormatter(logging.Formatter):
         return printable_lines(super().format(record))
 
 
+LAUNCHED = "MEMALPHA_LAUNCHED"
+"""The variable of the environment that ``memalpha launch`` sets for its processes; also read by
+``memalpha.__main__``.
+"""
 console = SafeConsole(soft_wrap=True, highlight=False, emoji=False)
 
 
@@ -124,12 +128,23 @@ def is_launched() -> bool:
     return bool({"ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID"} & os.environ.keys())
 
 
-def tell_launcher(error: BaseException) -> None:
-    """Write an error to the file that torchrun reports from."""
-    if "TORCHELASTIC_ERROR_FILE" in os.environ:
-        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+def tell_launcher(error: BaseException) -> bool:
+    """Write an error to the file that torchrun reports from; return whether ``memalpha launch``
+    shows it.
+    """
+    if "TORCHELASTIC_ERROR_FILE" not in os.environ:
+        return False
+    from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-        get_error_handler().record_exception(error)
+    get_error_handler().record_exception(error)
+    return LAUNCHED in os.environ
+
+
+def leave_group() -> None:
+    """Leave the group of processes that torch has made: gloo may else abort when Python ends."""
+    torch = sys.modules.get("torch")
+    if torch and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def quiet_libraries() -> None:

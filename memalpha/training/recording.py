@@ -5,6 +5,7 @@ It also stops a run on Ctrl-C or SIGTERM, after it has saved the step.
 
 import logging
 import math
+import os
 import signal
 import threading
 import time
@@ -136,9 +137,13 @@ class StopOnSignal(TrainerCallback):  # type: ignore[misc]
         if self._received is None:
             self._received = time.monotonic()
             name = signal.Signals(number).name
-            _logger.warning(
-                "%s received: the run is saved after this step; Ctrl-C again stops at once", name
-            )
+            # torch's launcher sends SIGTERM to the others where one process has failed
+            failed = number == signal.SIGTERM and "TORCHELASTIC_RUN_ID" in os.environ
+            if PartialState().is_main_process and not failed:
+                _logger.warning(
+                    "%s received: the run is saved after this step; Ctrl-C again stops at once",
+                    name,
+                )
         elif number == signal.SIGINT and time.monotonic() - self._received >= self.repeated_after:
             raise KeyboardInterrupt
 

@@ -95,6 +95,8 @@ class Case:
     correction: str = "token_truncate"
     variance: bool = False  # scripts/gradient_variance.py
     top_layers: int = 0  # train the adapters of that many upper layers
+    unused: bool | None = None  # ddp_find_unused_parameters
+    checkpointing: bool = False  # gradient_checkpointing
     # "padding" counts padding rows as real ones, "tokens" counts those without a loss
     fault: str = ""
     steps: int = 2
@@ -293,11 +295,13 @@ def make_trainer(case, folder, **more):
         loss_type=case.loss,
         temperature=0.9,
         max_grad_norm=0.0,
+        gradient_checkpointing=case.checkpointing,
         epsilon_high=1.02 if case.loss == "cispo" else 0.25,
         scale_rewards=case.scale,
         trl={
             "importance_sampling_level": case.level,
             "mask_truncated_completions": case.drop_cut_off,
+            "ddp_find_unused_parameters": case.unused,
             **more.pop("trl", {}),
         },
         save_strategy="no",
@@ -645,6 +649,10 @@ TWO_PROCESSES = {
     "asker": Case(role="asker", credit="trajectory", scale="none"),
     "memory tokens, variance": Case(credit="memory_tokens", beta=0.1, a_step=8, variance=True),
     "cispo": Case("cispo", beta=0.1, start="fresh", steps=1),
+    "unused parameters, all weights": Case(start="full", unused=True),
+    "unused parameters, upper layers": Case(beta=0.1, iterations=2, top_layers=1, unused=True),
+    "unused parameters, checkpointing": Case(unused=True, checkpointing=True, steps=1),
+    "no unused parameters, checkpointing": Case(unused=False, checkpointing=True, steps=1),
     "padding in the mean": Case("grpo", fault="padding", steps=1),
 }
 

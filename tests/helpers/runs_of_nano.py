@@ -18,13 +18,16 @@ OPTIONS = [  # two steps an epoch: step 3 begins the second
 SHORT = ["--eval_data", ""]
 
 
-def launch(*command: str, timeout: float = 300) -> subprocess.CompletedProcess:
+def processes_environment() -> dict[str, str]:
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+
+
+def launch(*command: str, timeout: float = 300) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,
-        env=environment,
+        env=processes_environment(),
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -41,6 +44,11 @@ def two(*command: str, timeout: float = 240) -> subprocess.CompletedProcess:
         *command,
         timeout=timeout,
     )
+
+
+def launched(*command: str) -> subprocess.CompletedProcess:
+    """A verb in two processes, by ``memalpha launch``."""
+    return launch("-m", "memalpha", "launch", "--cpu", "--num_processes", "2", *command)
 
 
 def train(folder: Path, *more: str) -> int:
