@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,15 @@ def attention_of(config: Any) -> str:
 def takes_attention(model: Any) -> bool:
     """Return whether ``set_attn_implementation`` changes the attention of a model."""
     return bool(model._can_set_attn_implementation())
+
+
+@cache
+def cache_argument() -> str:
+    """Return the name of the argument of models that takes the cache of keys and values."""
+    from transformers import __version__
+
+    version = tuple(map(int, __version__.split(".")[:2]))
+    return "cache" if version >= (5, 24) else "past_key_values"
 
 
 def forget_gguf(model: Any) -> None:

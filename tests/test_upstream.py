@@ -3,6 +3,7 @@ names what changed; mend that file, and no other."""
 
 import ast
 import inspect
+import warnings
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    DynamicCache,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
@@ -136,6 +138,16 @@ def test_a_model_says_whether_its_attention_can_be_changed(nano):
     with relying_on("transformers", "PreTrainedModel._can_set_attn_implementation"):
         assert upstream.takes_attention(model)
         assert not upstream.takes_attention(WithOwnAttention)
+
+
+def test_models_take_the_cache_by_this_name_without_a_warning(nano):
+    model = AutoModelForCausalLM.from_pretrained(nano)
+    with relying_on("transformers", "the argument past_key_values or cache of a model's forward"):
+        assert upstream.cache_argument() in inspect.signature(model.forward).parameters
+        cache = DynamicCache()
+        with warnings.catch_warnings(action="error"):
+            model(torch.tensor([[1, 2, 3]]), **{upstream.cache_argument(): cache})
+        assert cache.get_seq_length() == 3
 
 
 def test_what_gguf_leaves_is_taken_out(nano):

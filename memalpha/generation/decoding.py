@@ -13,7 +13,7 @@ from torch import Tensor
 
 from memalpha.generation.cache import BufferCache
 from memalpha.types import Sampling
-from memalpha.upstream import attention_of
+from memalpha.upstream import attention_of, cache_argument
 
 if TYPE_CHECKING:
     from memalpha.generation.graphs import CapturedStep
@@ -106,7 +106,7 @@ def forward(
         input_ids=ids,
         attention_mask=mask,
         position_ids=positions,
-        past_key_values=cache,
+        **{cache_argument(): cache},
         use_cache=True,
         logits_to_keep=keep,
     )
