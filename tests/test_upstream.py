@@ -54,7 +54,7 @@ def relying_on(library, *names):
 
 
 def is_private(name):
-    return name.startswith("_") and not name.startswith("__")
+    return name.startswith("_") and not name.startswith("__") and name != "_"
 
 
 # Names -------------------------------------------------------------------------------------------
@@ -79,12 +79,10 @@ def test_each_method_that_is_overridden_exists_and_takes_the_same(mixin, name):
 def test_nothing_else_of_ours_overrides_what_is_theirs():
     theirs = {*dir(GRPOTrainer), *private_names(GRPOTrainer, Trainer)}
     meant = {name for _, name in METHODS}
-    chance = set()
+    meant |= {"train", "evaluate", "training_step", "compute_loss"}  # public
     for kind in OURS:
         own = {name for name in vars(kind) if not name.startswith("__")}
-        public = {"train", "evaluate", "training_step", "compute_loss", "create_optimizer"}
-        chance |= {f"{kind.__name__}.{name}" for name in own & theirs - meant - public}
-    assert chance == {"MemoryGRPOTrainer.control"}  # says its type
+        assert own & theirs <= meant, kind
 
 
 @pytest.fixture(scope="module")
