@@ -74,6 +74,7 @@ class FinishedInputs(_Trainer):  # type: ignore[misc]
 class LossOfTRL(FinishedInputs, _GRPOTrainer):  # type: ignore[misc]
     """Mixin for TRL's trainer: its loss of rows whose forward has run, and what it logs."""
 
+    use_vllm: bool
     _of_forward: Any = None
 
     @property
