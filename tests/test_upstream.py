@@ -198,10 +198,10 @@ def loss_of(trainer, weighs=False, apart=None, **others):
 
 def test_the_loss_of_a_forward_that_has_run(trainer):
     """The model is not run: the loss and its gradient are those of the given log-probabilities."""
-    trainer.training_metrics.clear()
     with relying_on(
         "trl", "GRPOTrainer._compute_loss", "its call of _get_per_token_logps_and_entropies"
     ):
+        trainer.training_metrics.clear()
         loss, gradient = loss_of(trainer)
         assert loss == pytest.approx(-(2 * 2 - 3) / 10)
         expected = -torch.tensor([[2.0], [-1.0]]) * torch.tensor(MASK) / 10
@@ -238,8 +238,8 @@ def test_the_loss_leaves_out_rows_that_were_sampled_by_another_policy(trainer):
 
 
 def test_trl_logs_the_means_of_what_is_recorded(trainer):
-    trainer.training_metrics.clear()
     with relying_on("trl", "GRPOTrainer._metrics['train']"):
+        trainer.training_metrics.clear()
         trainer.training_metrics["own"] += [1.0, 2.0]
         trainer.log({})
         assert trainer.state.log_history[-1]["own"] == 1.5
