@@ -28,12 +28,14 @@ RECORDS = (
     "docs/performance.md",
     "docs/research-log.md",
     "docs/results.md",
+    "docs/newest.md",
     "docs/slow-tests.md",
     "data/adapters/",
     "data/trial/",
     "data/written/",
 )
-GENERATED = ("docs/reference/base-models.md", "docs/slow-tests.md")  # by programs, of names
+# by programs, of names
+GENERATED = ("docs/reference/base-models.md", "docs/newest.md", "docs/slow-tests.md")
 
 HISTORY = re.compile(
     r"\b(?:nowadays|now|no more|until now|so far|formerly|previously|lately|recently)\b"

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from memalpha.files import file_sha256, replacing_folder
 from memalpha.models.registry import MODEL_RECORD, models_dir, write_model_record
+from memalpha.upstream import forget_gguf
 
 
 class Source(NamedTuple):
@@ -109,9 +110,7 @@ def convert(gguf, folder, marks):
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent, gguf_file=gguf.name, dtype=torch.float32
     )
-    model.hf_quantizer = None
-    for stray in ("quantization_config", "_model_name_or_path"):
-        vars(model.config).pop(stray, None)
+    forget_gguf(model)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

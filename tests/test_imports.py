@@ -23,7 +23,7 @@ PACKAGE = ROOT / "memalpha"
 # lower floors: rooms form no cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("credentials", "errors", "threads", "types"),
-    ("files", "hub", "plugins", "sandbox"),
+    ("files", "hub", "plugins", "sandbox", "upstream"),
     ("config", "http", "text"),
     ("speakers",),
     ("endpoints", "memory", "units"),
@@ -56,7 +56,8 @@ LEVELS = {name: height for height, rooms in enumerate(FLOORS) for name in rooms}
 # Who alone may import a library.
 DOORS: Mapping[str, frozenset[str]] = {
     "faiss": frozenset({"memalpha.retrieval.dense"}),
-    "trl": frozenset(f"memalpha.training.{name}" for name in ("config", "loss", "trainer")),
+    "trl": frozenset(f"memalpha.training.{name}" for name in ("config", "loss", "trainer"))
+    | {"memalpha.upstream"},
     "psycopg": frozenset({"memalpha.store.database"}),
     "sqlalchemy": frozenset({"memalpha.store.database"}),
     "fastapi": frozenset({"memalpha.use.api", "memalpha.use.server"}),

@@ -29,6 +29,7 @@ REGISTRY_HOSTS = ("pypi" + ".org", "files.python" + "hosted.org", "pypi" + ".pyt
 SCRIPTS = (
     "scripts/docs.sh",
     "scripts/install.sh",
+    "scripts/install_newest.sh",
     "scripts/test.sh",
     "scripts/gpu_check.sh",
     ".ci/run",
@@ -148,6 +149,8 @@ def test_forms_and_workflow_are_whole_and_run_what_is_there():
     scripts = re.findall(r"bash ([\w./]+)", commands)
     assert set(scripts) == {".ci/run", "scripts/install.sh", "scripts/docs.sh"}
     assert all((ROOT / script).is_file() for script in scripts)
+    weekly = (ROOT / ".github/workflows/newest.yml").read_text(encoding="utf-8")
+    assert "bash scripts/test.sh --newest" in weekly and yaml.safe_load(weekly)["jobs"]
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     assert {hook["id"] for hook in hooks} == {"ruff-format", "ruff-check", "mypy", "docs"}
 

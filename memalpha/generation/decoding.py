@@ -13,6 +13,7 @@ from torch import Tensor
 
 from memalpha.generation.cache import BufferCache
 from memalpha.types import Sampling
+from memalpha.upstream import attention_of, cache_argument
 
 if TYPE_CHECKING:
     from memalpha.generation.graphs import CapturedStep
@@ -98,14 +99,14 @@ def forward(
     whose keys and values the cache gets; ``mask`` (R, 1, W, slots) bool says what each token sees,
     or (R, slots) int64 which slots count: transformers looks into that, and hides later ones.
     """
-    if mask.dtype is torch.bool and model.config._attn_implementation == "eager":  # it adds masks
+    if mask.dtype is torch.bool and attention_of(model.config) == "eager":  # it adds masks
         zero = torch.zeros((), dtype=model.dtype, device=mask.device)
         mask = torch.where(mask, zero, torch.finfo(zero.dtype).min)
     output = model(
         input_ids=ids,
         attention_mask=mask,
         position_ids=positions,
-        past_key_values=cache,
+        **{cache_argument(): cache},
         use_cache=True,
         logits_to_keep=keep,
     )

@@ -46,6 +46,7 @@ from memalpha.generation.small import NoCopyError, alone, architecture, ask_copy
 from memalpha.text.encoding import chat_ids, in_common, plain_ids, turn_end
 from memalpha.text.thinking import THINK, decode_completion, opens_thinking
 from memalpha.types import Completion, Generator, Message, Prompt, Sampling, StopReason
+from memalpha.upstream import attention_of, cache_argument
 
 # ------------------------------------------------------------------------------------------------
 # completions
@@ -321,7 +322,7 @@ class HFGenerator:
         # An index copies: on CPUs a bfloat16 product of a slice (logits_to_keep=1) is 1,000 times
         # slower.
         one = torch.zeros(1, dtype=torch.long, device=ids.device)
-        self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=one)
+        self.model(input_ids=ids, **{cache_argument(): cache}, use_cache=True, logits_to_keep=one)
 
     def _opens(self, ids: Sequence[int]) -> bool:
         return tuple(ids[: len(self.opening)]) == self.opening
@@ -440,7 +441,7 @@ def _pad(
 def _check_attention(config: PretrainedConfig) -> None:
     kinds = set(getattr(config.get_text_config(), "layer_types", None) or ())
     others = sorted(kinds - {"full_attention", "sliding_attention"})
-    kernel = config._attn_implementation
+    kernel = attention_of(config)
     if others or any(name in kernel for name in ("flash", "flex", "paged")):
         raise InputError(
             f"attention {kernel!r} with {', '.join(others) or 'ordinary'} layers",

@@ -173,7 +173,7 @@ def small_config(config: PretrainedConfig) -> PretrainedConfig:
     """Return the configuration of a small copy."""
     values = config.to_dict()
     kinds = {name: getattr(config, name, None) for name in _LAYER_KINDS}
-    for name in ("quantization_config", "torch_dtype", "dtype", "_attn_implementation"):
+    for name in ("quantization_config", "torch_dtype", "dtype"):
         values.pop(name, None)
     _shrink(values, kinds)
     return type(config).from_dict(values)

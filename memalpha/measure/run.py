@@ -20,6 +20,7 @@ from memalpha.data.load import load_data
 from memalpha.data.rows import digest_instances
 from memalpha.errors import InputError, ServiceError
 from memalpha.files import drop_cut_line
+from memalpha.hub import fetch_repository
 from memalpha.measure.evidence import LooksForEvidence
 from memalpha.measure.host import PolicyHost
 from memalpha.measure.options import (
@@ -223,10 +224,12 @@ def evaluate(
     return Outcome(folder.path, results, failed, summary)
 
 
-def _model_digest(host: PolicyHost) -> str | None:
+def _model_digest(host: PolicyHost) -> str:
+    """Return the digest of a model's folder, or the commit of one on the Hub."""
     model = resolve_model(host.model)
-    local = isinstance(model, Path)
-    return folder_digest(model, MODEL_INPUTS) if local else host.config._commit_hash
+    if isinstance(model, Path):
+        return folder_digest(model, MODEL_INPUTS)
+    return fetch_repository(model, ["config.json"]).name  # the cache has a folder for each commit
 
 
 def _load(spec: SetSpec, evaluation: Evaluation, host: PolicyHost) -> LoadedSet:

@@ -72,7 +72,7 @@ def reader_beside(policy: PolicyModel, adapter: str | Path) -> AnsweringModel | 
     base, or no adapter itself.
     """
     base = resolve_model(base_of(adapter))
-    same = isinstance(base, Path) and str(base) == policy.model.config._name_or_path
+    same = isinstance(base, Path) and str(base) == policy.model.config.name_or_path
     if not same or not hasattr(policy.model, "peft_config"):
         return None
     check_adapter(Path(adapter), base, policy.model.get_base_model(), policy.tokenizer)

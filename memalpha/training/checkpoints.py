@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
@@ -23,11 +23,7 @@ from memalpha.errors import InputError, MemAlphaError, RunFolderError, TrainingA
 from memalpha.files import file_sha256, flush, read_object, write_object
 from memalpha.record.folder import checkpoint_step, checkpoints_in, run_digest
 from memalpha.training.rows import UpdateBatch
-
-if TYPE_CHECKING:
-    from trl import GRPOTrainer as _Trainer
-else:
-    _Trainer = object
+from memalpha.upstream import CheckpointSteps
 
 _logger = logging.getLogger(__name__)
 
@@ -127,17 +123,7 @@ def check_weights(pending: Sequence[UpdateBatch], weighs: bool, name: str) -> No
         )
 
 
-class WithoutArguments(_Trainer):  # type: ignore[misc]
-    """Mixin for a trainer: saves no pickle of its arguments, which may hold hub_token; resuming
-    does not read it.
-    """
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
-        (Path(output_dir or self.args.output_dir) / "training_args.bin").unlink(missing_ok=True)
-
-
-class WholeCheckpoints(WithoutArguments):
+class WholeCheckpoints(CheckpointSteps):
     """Mixin for TRL's trainer: publishes complete checkpoints only, with the rows that later steps
     still need.
     """
@@ -159,22 +145,22 @@ class WholeCheckpoints(WithoutArguments):
             check_weights(self.update_batches, self._weighs, path.parent.name)
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+    def load_weights(self, checkpoint: str, model: Any = None) -> None:
         """As ``Trainer``'s; RunFolderError if the weights cannot be loaded."""
-        with _explaining(resume_from_checkpoint):
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        with _explaining(checkpoint):
+            super().load_weights(checkpoint, model)
 
-    def _load_rng_state(self, checkpoint: str | None) -> None:
+    def load_random_state(self, checkpoint: str | None) -> None:
         """As ``Trainer``'s; RunFolderError if it cannot be loaded."""
         with _explaining(checkpoint):
-            super()._load_rng_state(checkpoint)
+            super().load_random_state(checkpoint)
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+    def load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """As ``Trainer``'s, with the rate of today's schedule: a checkpoint's is of the number of
         steps of then; RunFolderError if it cannot be loaded.
         """
         with _explaining(checkpoint):
-            super()._load_optimizer_and_scheduler(checkpoint)
+            super().load_optimizer_and_scheduler(checkpoint)
         # inside DeepSpeed's wrapper
         scheduler = getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
         if checkpoint and isinstance(scheduler, LambdaLR):
@@ -217,15 +203,17 @@ class WholeCheckpoints(WithoutArguments):
                     expected="the checkpoint as it was saved",
                 )
             self.state.best_model_checkpoint = str(path)
-            self._load_best_model()
+            self.load_best_weights()
             self.state.best_model_checkpoint = None
             self._served = -1  # vLLM's weights are not these
         return best
 
-    def _get_output_dir(self, trial: Any) -> str:
-        return self._saving_to or str(super()._get_output_dir(trial))
+    def checkpoints_folder(self, trial: Any) -> str:
+        """As ``Trainer``'s; while a checkpoint is written, its temporary place."""
+        return self._saving_to or super().checkpoints_folder(trial)
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+    def write_checkpoint(self, model: Any, trial: Any) -> None:
+        """As ``Trainer``'s, but complete or not at all; TrainingAborted if it cannot be written."""
         run = Path(self.args.output_dir)
         name = f"checkpoint-{self.state.global_step}"
         unfinished = run / UNFINISHED
@@ -234,7 +222,7 @@ class WholeCheckpoints(WithoutArguments):
         self.accelerator.wait_for_everyone()
         try:
             self._saving_to = str(unfinished)
-            super()._save_checkpoint(model, trial)
+            super().write_checkpoint(model, trial)
             self._save_pending(unfinished / name)
             # transformers names the best one by its temporary place, deletes and looks for it there
             if self.args.should_save:

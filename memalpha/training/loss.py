@@ -20,7 +20,6 @@ from peft import PeftModel
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from trl import GRPOTrainer
-from trl.trainer.utils import use_adapter
 
 from memalpha.errors import InputError
 from memalpha.generation.hf import end_ids
@@ -32,6 +31,7 @@ from memalpha.training.rows import TrainingRow, UpdateBatch
 from memalpha.types import AdapterEngine, Generator
 from memalpha.update.logps import CompletionRow, TokenLogps, packed_logps
 from memalpha.update.prepare import prepare_policy
+from memalpha.upstream import LossOfTRL, as_reference
 
 MOST_APART = 0.5
 """Mean difference in nats between the log-probabilities of two engines for one policy; rounding to
@@ -41,7 +41,7 @@ ROW_MEAN_LOSSES = ("grpo", "dr_grpo")
 """Losses that TRL divides by the number of rows, padding rows included."""
 
 
-class PackedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
+class PackedGRPOTrainer(LossOfTRL, GRPOTrainer):  # type: ignore[misc]
     """TRL's trainer, given an ``UpdateBatch`` of packed rows in place of padded tensors. The model
     has gone through ``prepare_policy``; ``generator`` drew the rows.
     """
@@ -53,7 +53,6 @@ class PackedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self.generator = generator
         self.products = Products()  # frozen weights, laid out to multiply fast
         self.update_batches: list[UpdateBatch] = []  # of the draw at hand
-        self._of_policy: tuple[Tensor, ...] = ()  # log-probabilities and entropies of a micro-batch
         has_adapter = isinstance(model, PeftModel)
         in_4bit = getattr(model, "is_loaded_in_4bit", False)
         adapters = [p for p in model.parameters() if in_4bit and p.requires_grad]
@@ -69,7 +68,7 @@ class PackedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             parameter.data = data.to(parameter.device)  # where small steps are lost
         if self.ref_model is not None:
             prepare_policy(self.accelerator.unwrap_model(self.ref_model))
-        if self.aux_loss_enabled:
+        if self.adds_router_loss:
             raise InputError(
                 "router_aux_loss_coef is set for a mixture of experts",
                 expected="0",
@@ -94,7 +93,7 @@ class PackedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             self._weigh(rows)
         if self.beta:
             policy = self.accelerator.unwrap_model(self.model)
-            with nullcontext() if self.ref_model else use_adapter(policy, "ref"):
+            with nullcontext() if self.ref_model else as_reference(policy):
                 results = self._logps(self.ref_model or self.model, rows)
             for row, of_reference in zip(rows, results, strict=True):
                 row.reference = of_reference.logps
@@ -152,9 +151,6 @@ class PackedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
                 )
         return logps
 
-    def _prepare_inputs(self, inputs: UpdateBatch) -> UpdateBatch:
-        return inputs  # finished; TRL would draw and score here
-
     def compute_loss(
         self,
         model: Any,
@@ -164,45 +160,35 @@ class PackedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     ) -> torch.Tensor:
         """Return TRL's loss of a micro-batch.
 
-        TRL would run the model on padded rows; here the packed rows have had their forward already,
-        and ``_get_per_token_logps_and_entropies``, where TRL's loss runs the model, returns it.
+        TRL would run the model on padded rows; here it gets the forward of the packed rows.
 
-        With the default options TRL's ``_compute_loss`` is the same formula as ``loss_of`` in
+        With the default options TRL's loss is the same formula as ``loss_of`` in
         examples/grpo_in_one_file.py; tests/training/test_gradient.py compares the gradients.
         """
         rows = inputs.rows
         device = self.args.device
         of_rows = self._logps(model, rows, compute_entropy=True)
-        mask = pad_rows([list(map(int, row.mask)) for row in rows], device)
-        tensors = {
-            # TRL puts ids and masks together for a forward of its own, which does not take place
-            **dict.fromkeys(("prompt_ids", "prompt_mask", "completion_ids"), mask),
-            "completion_mask": mask,
-            "advantages": torch.tensor([row.advantage for row in rows], device=device),
-            "num_items_in_batch": inputs.token_count,
-        }
-        for name, field in (
-            ("old_per_token_logps", "old"),
-            ("ref_per_token_logps", "reference"),
-            ("importance_sampling_ratio", "weight"),
-            ("sampling_per_token_logps", "sampled"),
-        ):
-            values = [getattr(row, field) for row in rows]
+        others = {}
+        for name in ("old", "reference", "weight", "sampled"):
+            values = [getattr(row, name) for row in rows]
             if not any(value is None for value in values):
-                tensors[name] = pad_rows(values, device)
-        self._of_policy = tuple(pad_rows(values, device) for values in zip(*of_rows, strict=True))
-        with restoring([self], "use_vllm"):
-            self.use_vllm = self._weighs  # how TRL's loss is told to take importance weights
-            loss: Tensor = self._compute_loss(model, tensors)
+                others[name] = pad_rows(values, device)
+        logps, entropies = (pad_rows(values, device) for values in zip(*of_rows, strict=True))
+        loss = self.loss_of_trl(
+            model,
+            logps=logps,
+            entropies=entropies,
+            mask=pad_rows([list(map(int, row.mask)) for row in rows], device),
+            advantages=torch.tensor([row.advantage for row in rows], device=device),
+            token_count=inputs.token_count,
+            weighs=self._weighs,
+            others=others,
+        )
         if self.loss_type in ROW_MEAN_LOSSES:
             # (sum / len(rows)) becomes sum / (row_count / splits) * ranks; syncing divides by ranks
             ranks_and_splits = self.accelerator.num_processes * self.args.steps_per_generation
             loss = loss * len(rows) * ranks_and_splits / inputs.row_count
         return loss
-
-    def _get_per_token_logps_and_entropies(self, *_: Any, **__: Any) -> Any:
-        logps, entropies = self._of_policy
-        return logps, entropies, None
 
     def sum_over_ranks(self, values: Sequence[float]) -> torch.Tensor:
         """Add each value over ranks, (len(values),) float32."""
@@ -212,7 +198,7 @@ class PackedGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     def _record(self, values: Mapping[str, float]) -> None:
         """Add to the means that TRL logs."""
         for name, value in values.items():
-            self._metrics["train"][name].append(value)
+            self.training_metrics[name].append(value)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

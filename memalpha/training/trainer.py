@@ -338,7 +338,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, PackedGRPOTrainer):
         local = [len(rows), written, read, cut_off]
         count, written, read, cut_off = self.sum_over_ranks(local).tolist()
         self.state.num_input_tokens_seen += int(written + read)
-        self._metrics["train"]["num_tokens"] = [self.state.num_input_tokens_seen]
+        self.training_metrics["num_tokens"] = [self.state.num_input_tokens_seen]
         self._record(
             {
                 "rows": count,

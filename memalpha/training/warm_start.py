@@ -49,13 +49,13 @@ from memalpha.record.folder import (
 from memalpha.record.lock import LOCK_FILE, FolderLock
 from memalpha.text.encoding import in_common, turn_end
 from memalpha.training.build import load_policy, resolve_dtype
-from memalpha.training.checkpoints import WithoutArguments
 from memalpha.training.config import PolicyOptions, TrainerOptions, clear_options
 from memalpha.training.demonstrations import demonstrate, demonstrate_reading, rule_based
 from memalpha.training.precision import check_scale, check_scaler, check_types, set_float16
 from memalpha.training.teacher_start import start_from_teacher
 from memalpha.types import EventReport, JsonObject, Operation
 from memalpha.update.logps import CompletionRow, packed_logps, split_rows
+from memalpha.upstream import FinishedInputs, WithoutArguments
 
 WARMUP_RECORD = "memalpha_warmup.json"
 MADE_BY_WARMUP = re.compile(
@@ -297,7 +297,7 @@ def make_demonstrations(
     return demonstrations, operations
 
 
-class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
+class WarmupTrainer(WithoutArguments, FinishedInputs, Trainer):  # type: ignore[misc]
     """``Trainer`` over demonstrations; each forward and backward of ``pack_tokens`` computes their
     common prefix once.
     """
@@ -311,9 +311,6 @@ class WarmupTrainer(WithoutArguments, Trainer):  # type: ignore[misc]
         rows = [row._replace(shared=min(prefix, row.shared)) for row in demonstrations]
         super().__init__(train_dataset=rows, data_collator=lambda batch: {"rows": batch}, **kwargs)
         check_scaler(self.accelerator)
-
-    def _prepare_inputs(self, inputs: JsonObject) -> JsonObject:
-        return inputs
 
     def training_step(
         self, model: Any, inputs: JsonObject, num_items_in_batch: Any = None

@@ -20,6 +20,7 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import sdpa_mask
 
 from memalpha.generation.products import multiply
+from memalpha.upstream import attention_of, takes_attention
 
 NAME = "memalpha_prefix"
 FLASH_HEAD = 256  # largest head size of the kernels
@@ -38,8 +39,8 @@ def share_prefixes(base: Any) -> str:
     ``sdpa`` in every layer.
     """
     other = {*(getattr(base.config, "layer_types", None) or ())} - {"full_attention"}
-    own = base.config._attn_implementation
-    if other or own not in ("sdpa", NAME) or not base._can_set_attn_implementation():
+    own = attention_of(base.config)
+    if other or own not in ("sdpa", NAME) or not takes_attention(base):
         return f"attention {own!r} with {', '.join(sorted(other)) or 'plain'} layers"
     # compiled layers stop for it: the lengths of a pack's rows are numbers in it
     attention: Any = torch.compiler.disable(prefix_attention)  # type: ignore[no-untyped-call]

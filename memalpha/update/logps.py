@@ -22,6 +22,7 @@ from memalpha.generation.graphs import PLAIN_MODELS
 from memalpha.generation.products import blocks, fits, product
 from memalpha.types import JsonObject
 from memalpha.update.attention import NAME, Group, base_model, layout_of
+from memalpha.upstream import attention_of
 
 ELEMENTS_AT_ONCE = 2**20
 
@@ -243,7 +244,7 @@ def packed_logps(
     base = base_model(model)
     window = window_of(base.config)
     longest = max((len(row.prompt_ids) + len(row.completion_ids) for row in rows), default=0)
-    packs = base.config._attn_implementation == NAME and not (window and longest > window)
+    packs = attention_of(base.config) == NAME and not (window and longest > window)
     if not packs and len(rows) > 1:
         each = (
             packed_logps(model, [row], temperature=temperature, compute_entropy=compute_entropy)

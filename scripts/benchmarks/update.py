@@ -118,9 +118,10 @@ def trl_trainer(options: Any) -> Any:
     from datasets import Dataset
     from trl import GRPOTrainer
 
-    class Ready(GRPOTrainer):
-        def _prepare_inputs(self, inputs: Any) -> Any:
-            return inputs
+    from memalpha.upstream import FinishedInputs
+
+    class Ready(FinishedInputs, GRPOTrainer):
+        """Takes rows that are ready."""
 
     def reward(**_: Any) -> list[float]:
         raise RuntimeError("rows are scored already")
@@ -189,8 +190,6 @@ def trl_step(trainer: Any, batch: Mapping[str, Any], size: int) -> Any:
 def fresh(trainer: Any) -> None:
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.zero_grad(set_to_none=True)
-    trainer._step, trainer._current_train_step_time = 0, 0.0
-    trainer._metrics["train"].clear()
 
 
 def difference(*models: Any) -> float | None:

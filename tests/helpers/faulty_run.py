@@ -18,7 +18,7 @@ def kill() -> None:
 AT_STEP = {  # the fault: the trainer's method, and whether the kill comes afterwards
     "before-rollouts": ("_drawn_and_scored", False),
     "between-rollouts-and-update": ("_next_update_batches", True),
-    "in-update": ("_compute_loss", True),
+    "in-update": ("compute_loss", True),
     "after-gradients": ("_keep_step", True),
     "after-validation": ("evaluate", True),  # of the step before
     "in-checkpoint": ("_save_pending", False),

@@ -47,8 +47,10 @@ def run_one(arguments):
 
     trainer.MemoryGRPOTrainer.training_step = training_step
     if os.environ.get("NAN_GRADIENT"):
-        loss = trainer.MemoryGRPOTrainer._compute_loss
-        trainer.MemoryGRPOTrainer._compute_loss = lambda *given: (loss(*given) * 0).sqrt()
+        loss = trainer.MemoryGRPOTrainer.compute_loss
+        trainer.MemoryGRPOTrainer.compute_loss = lambda *args, **kwargs: (
+            loss(*args, **kwargs) * 0
+        ).sqrt()
     code = run(arguments)
     trainer.MemoryGRPOTrainer.training_step = original
     if code == 0 and os.environ["RANK"] == "0":

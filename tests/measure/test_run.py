@@ -252,6 +252,19 @@ def test_other_weights_in_the_same_place_are_refused(adapter, options, tmp_path)
         outcome(options, tmp_path / "run", *more)
 
 
+def test_a_model_of_the_hub_is_recorded_by_its_commit(options, tmp_path, monkeypatch):
+    commit = "0123456789" * 4
+    repository = tmp_path / "models--somebody--base"
+    shutil.copytree(resolve_model("nano"), repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    outcome(options, tmp_path / "run", *CHEAP, "--model", "somebody/base")
+    inputs = json.loads((tmp_path / "run" / "inputs.json").read_text())
+    assert inputs["models"] == {"somebody/base": commit}
+
+
 def test_a_model_that_was_trained_whole_is_measured_with_its_own_settings(tmp_path, capsys):
     model = shutil.copytree(resolve_model("nano"), tmp_path / "run" / "adapter")
     own = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=800, view_tokens=16)

@@ -24,14 +24,14 @@ def optimizer_steps(folder, step):
 
 def spoil(monkeypatch, what, *steps):
     """Make the loss NaN, or one element of one gradient infinite, in these steps."""
-    name = "_compute_loss" if what == "loss" else "_keep_step"
+    name = "compute_loss" if what == "loss" else "_keep_step"
     real = getattr(MemoryGRPOTrainer, name)
 
-    def spoilt(trainer, model, value):
+    def spoilt(trainer, model, *args, **kwargs):
         bad = trainer.state.global_step + 1 in steps
         if bad and what == "gradient":
             next(p for p in model.parameters() if p.grad is not None).grad.view(-1)[7] = torch.inf
-        result = real(trainer, model, value)
+        result = real(trainer, model, *args, **kwargs)
         return result * torch.nan if bad and what == "loss" else result
 
     monkeypatch.setattr(MemoryGRPOTrainer, name, spoilt)

@@ -263,7 +263,7 @@ def test_engines_are_given_the_best_weights_anew(monkeypatch):
     )
     trainer = SimpleNamespace(state=state, args=SimpleNamespace(output_dir="run"), _served=4)
     monkeypatch.setattr(checkpoints, "find_damage", lambda path: "")
-    trainer._load_best_model = lambda: loaded.append(state.best_model_checkpoint)
+    trainer.load_best_weights = lambda: loaded.append(state.best_model_checkpoint)
     assert checkpoints.WholeCheckpoints.load_best(trainer) == 2
     assert (loaded, trainer._served) == (["run/checkpoint-2"], -1)
 
