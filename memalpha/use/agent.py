@@ -282,9 +282,9 @@ class MemoryAgent(MemoryStore):
             store: Path or URL of the store, or a journal that the caller closes; None keeps all in
                 this process.
             key: The key of a keyed store.
-            reader: The reader that answers: a trained reader, given as ``trained`` is, ``base`` (the
-                base without its adapter), the client of a chat server, or ``recall`` or an empty
-                text for passages. None takes the reader that the agent names, if any.
+            reader: The reader that answers: a trained reader, given as ``trained`` is; ``base``
+                (the base without its adapter); the client of a chat server; or ``recall`` or an
+                empty text for passages. None takes the reader that the agent names, if any.
             reader_tokens: The most tokens of passages that the reader sees.
             retrieve_k: The number of entries found for a question; None takes the agent's own.
             archive: Whether the agent keeps and searches an archive of what it reads; None does as
