@@ -52,7 +52,6 @@ def fetch_verb(
     """
     from memalpha.models.shipped import ADAPTERS, fetch
 
-    quiet_libraries()
     if source and not ADAPTERS.keys() & set(names):
         raise InputError(f"--from is {source!r}, but no adapter is named", fix="leave it out")
     with Reporter().alive() as reporter:
@@ -86,7 +85,7 @@ def _quickstart(words: Sequence[str], source: str, options: bool) -> None:
     arguments = parse_train_arguments(["--config", str(_CONFIG), *words])
     check_extras(arguments)
     with Reporter().alive() as reporter:
-        for name in (arguments.run.model, arguments.run.adapter):
+        for name in (arguments.run.adapter, arguments.run.model):  # what may lack --from first
             if name in ADAPTERS or name.partition("@")[0] in MODELS:
                 fetch(name, source, reporter)
     _say("2/4 instances")
