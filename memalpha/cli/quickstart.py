@@ -23,7 +23,7 @@ _DATA = {  # folder below runs/data: seed, split, instances
     "quickstart-held-out": (2, "test", 48),
 }
 _CONFIG = Path(__file__).resolve().parents[2] / "configs" / "train" / "quickstart.yaml"
-Source = Annotated[
+_Source = Annotated[
     str,
     Option(
         "--from",
@@ -43,7 +43,7 @@ def fetch_verb(
             "(smollm2-135m-memory and others); NAME@hub takes a base model from the Hub.",
         ),
     ],
-    source: Source = "",
+    source: _Source = "",
 ) -> None:
     """Fetch base models and shipped adapters by name, and check every file's sha256.
 
@@ -60,8 +60,8 @@ def fetch_verb(
         out(str(folder))
 
 
-def quickstart(context: Context, source: Source = "", options: ListOptions = False) -> None:
-    """Fetch a model of 135M parameters, train it on two CPU cores, and show before and after.
+def quickstart(context: Context, source: _Source = "", options: ListOptions = False) -> None:
+    """Fetch a model of 135M parameters, train it on two CPU cores, and show what that changed.
 
     The command works in any folder, in which it makes runs/data and runs/quickstart. It takes 5 to
     20 minutes. If it is interrupted, the same command continues. Options of memalpha train may be

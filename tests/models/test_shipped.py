@@ -13,7 +13,7 @@ from memalpha.errors import InputError
 from memalpha.models import shipped
 from memalpha.models.agent import adapter_option, find_agent, own_reader
 from memalpha.models.readers import resolve_reader
-from memalpha.models.shipped import ADAPTERS, Shipped, fetch, resolve_adapter
+from memalpha.models.shipped import ADAPTERS, ShippedAdapter, fetch, resolve_adapter
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY, READER = "smollm2-135m-memory", "smollm2-135m-reader"
@@ -29,14 +29,16 @@ def test_the_table_is_that_of_the_files():
             if path.name != "README.md"
         }
         record = json.loads((folder / "memalpha_adapter.json").read_text())
-        assert ADAPTERS[folder.name] == Shipped(record["base"], record.get("reader", ""), digests)
+        assert ADAPTERS[folder.name] == ShippedAdapter(
+            record["base"], record.get("reader", ""), digests
+        )
 
 
 @pytest.fixture
 def bases(monkeypatch):
     """The base models that were fetched, by a stand-in."""
     fetched = []
-    monkeypatch.setattr(shipped, "fetch_model", lambda name, report: fetched.append(name))
+    monkeypatch.setattr(shipped, "fetch_base", lambda name, report: fetched.append(name))
     return fetched
 
 
