@@ -8,10 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 
 from memalpha.cli import quickstart, run
 from memalpha.cli.console import Reporter
-from memalpha.models import pypi, shipped
+from memalpha.measure.run import ADAPTER_INPUTS
+from memalpha.models import pypi, resolve_model, shipped, write_adapter_record
+from memalpha.models.adapters import adapter_record
+from memalpha.models.policy import load_tokenizer
+from memalpha.record.folder import RunFolder, folder_digest
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.run import all_options
 
@@ -19,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ADAPTERS = ROOT / "data" / "adapters"
 BASE, WARMUP = "smollm2-135m-instruct", "smollm2-135m-warmup"
 SMALL = (
-    "--model nano --adapter= --max_steps 3 --save_steps 1 --per_device_train_batch_size 4"
+    "--model nano --adapter mine --reader trained --reader_adapter mine --max_steps 3 --save_steps 1 --per_device_train_batch_size 4"
     " --num_generations 2 --rows_per_forward 4 --train_layers 0 --eval_instances 1"
     " --max_chunk_tokens 700 --view_tokens 64 --max_completion_length 8"
 ).split()
@@ -77,7 +83,20 @@ def test_every_mistake_has_one_clear_error(wheel, bases, capsys, words, said):
 
 # ------------------------------------------------------------------------------------------------
 # quickstart
-@pytest.mark.usefixtures("one_thread")
+@pytest.fixture
+def mine(wheel, monkeypatch):
+    """A shipped adapter called ``mine``, of the small model, in the cache."""
+    monkeypatch.setitem(shipped.ADAPTERS, "mine", shipped.ShippedAdapter("nano", "", {}))
+    folder = wheel / "cache" / "adapters" / "mine"
+    base = resolve_model("nano")
+    tokenizer = load_tokenizer(base)
+    model = AutoModelForCausalLM.from_pretrained(base)
+    get_peft_model(model, LoraConfig(r=2, task_type="CAUSAL_LM")).save_pretrained(folder)
+    write_adapter_record(folder, base, model.config, tokenizer)
+    return folder
+
+
+@pytest.mark.usefixtures("one_thread", "mine")
 def test_the_quickstart_is_stopped_and_goes_on(wheel, monkeypatch, capsys):
     monkeypatch.setattr(
         quickstart,
@@ -107,6 +126,8 @@ def test_the_quickstart_is_stopped_and_goes_on(wheel, monkeypatch, capsys):
         "continuing from checkpoint-2" in shown and "runs/data/quickstart-train is there" in shown
     )
     assert json.loads((folder / "summary.json").read_text())["steps"] == 3
+    assert adapter_record(folder / "adapter")["reader"] == "reader"
+    assert (folder / "adapter" / "reader" / "adapter_model.safetensors").is_file()
     assert (folder / "report" / "index.html").is_file()
     assert [line for line in shown.splitlines() if line.startswith("[quickstart]")] == [
         "[quickstart] 1/4 model and adapter",
@@ -116,6 +137,22 @@ def test_the_quickstart_is_stopped_and_goes_on(wheel, monkeypatch, capsys):
         "[quickstart] numbers: runs/quickstart/summary.json",
         "[quickstart] look inside: memalpha inspect runs/quickstart --held-out after",
     ]
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_an_evaluation_names_adapters_and_records_the_names(mine):
+    words = "--model nano --schema toy --codec compact --max_chunk_tokens 64 --output_dir runs/e"
+    rows = {
+        "sets": "[{data: toy, options: {n: 2}}]",
+        "systems": "[{name: a, kind: agent, adapter: mine}]",
+        "readers": "[{name: r, kind: trained, adapter: mine, max_new_tokens: 4}]",
+    }
+    given = [word for name, row in rows.items() for word in (f"--{name}", row)]
+    assert run(["evaluate", *words.split(), "--max_completion_length", "8", *given]) == 0
+    evaluation = RunFolder("runs/e")
+    assert evaluation.config["systems"][0]["options"]["adapter"] == "mine"
+    assert evaluation.inputs["adapters"] == {"mine": folder_digest(mine, ADAPTER_INPUTS)}
+    assert len((evaluation.path / "results.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_run_goes_on_only_if_it_is_the_same_and_has_not_ended(wheel, capsys):
@@ -128,7 +165,7 @@ def test_a_run_goes_on_only_if_it_is_the_same_and_has_not_ended(wheel, capsys):
         return made.resume
 
     assert not goes_on()
-    folder = quickstart.RunFolder.create("runs/quickstart", all_options(asked()), {})
+    folder = RunFolder.create("runs/quickstart", all_options(asked()), {})
     assert goes_on() and goes_on("--save_steps", "1")
     assert capsys.readouterr().out == ""
     assert not goes_on("--learning_rate", "1e-5")
@@ -136,7 +173,7 @@ def test_a_run_goes_on_only_if_it_is_the_same_and_has_not_ended(wheel, capsys):
     folder.write_json("summary.json", {})
     assert not goes_on()
     shutil.rmtree(folder.path)
-    quickstart.RunFolder.create("runs/quickstart", all_options(asked("--dtype", "bfloat16")), {})
+    RunFolder.create("runs/quickstart", all_options(asked("--dtype", "bfloat16")), {})
     assert goes_on("--dtype", "auto") and not goes_on()
 
 
