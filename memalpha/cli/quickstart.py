@@ -22,7 +22,9 @@ _DATA = {  # folder below runs/data: seed, split, instances
     "quickstart-train": (1, "train", 400),
     "quickstart-held-out": (2, "test", 48),
 }
-_CONFIG = Path(__file__).resolve().parents[2] / "configs" / "train" / "quickstart.yaml"
+_PACKAGE = Path(__file__).parents[1]
+_CONFIGS = next(filter(Path.is_dir, (_PACKAGE / "configs", _PACKAGE.parent / "configs")), _PACKAGE)
+_CONFIG = _CONFIGS / "train" / "quickstart.yaml"
 _Source = Annotated[
     str,
     Option(
