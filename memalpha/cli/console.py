@@ -213,6 +213,8 @@ class Reporter:
         for text in texts:
             self._say(text, now)
         self._doing = texts[-1] if texts and event in _LONG else "at work"
+        if event == "step" and data["step"] < data["max_steps"]:
+            self._doing = f"at step {data['step'] + 1}/{data['max_steps']}"
 
     def _step(self, data: JsonMapping, now: float) -> str:
         step = data["step"]

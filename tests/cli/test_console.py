@@ -134,7 +134,7 @@ def test_a_line_says_what_takes_long():
     first = next(place for place, line in enumerate(lines) if line.startswith("step 1/2"))
     assert lines[0] == "loading nano" and 2 <= first - 1 <= 3
     assert set(lines[1:first]) == {"still loading nano"}
-    assert 2 <= len(lines[first + 1 :]) <= 3 and set(lines[first + 1 :]) == {"still at work"}
+    assert 2 <= len(lines[first + 1 :]) <= 3 and set(lines[first + 1 :]) == {"still at step 2/2"}
     written = console.file.getvalue()
     with Reporter(enabled=False, target=console).alive(0.01):
         time.sleep(0.05)
