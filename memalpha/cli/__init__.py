@@ -17,7 +17,7 @@ from typer import Typer
 from typer.exceptions import TyperException
 
 from memalpha import __version__
-from memalpha.cli import chat, evaluate, journal, launch, serve, training
+from memalpha.cli import chat, evaluate, journal, launch, quickstart, serve, training
 from memalpha.cli.console import (
     LAUNCHED,
     SafeFormatter,
@@ -42,6 +42,8 @@ app = Typer(
     "--version shows the version, and --debug, at any place, shows tracebacks.",
 )
 VERBS: Mapping[str, tuple[Callable[..., int | None], Mapping[str, bool]]] = {
+    "quickstart": (quickstart.quickstart, TAKES_OPTIONS),
+    "fetch": (quickstart.fetch_verb, {}),
     "prepare": (training.prepare_verb, {}),
     "warmup": (training.warmup, TAKES_OPTIONS),
     "train": (training.train_verb, TAKES_OPTIONS),

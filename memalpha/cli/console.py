@@ -9,7 +9,9 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Event, Thread
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -46,6 +48,7 @@ RECENT_STEPS = 5
 """The time left follows the pace of so many last steps: a machine may be busy for a while."""
 EVENTS: Mapping[str, str] = {
     "threads": "threads: {what}",
+    "fetch": "fetching {what}",
     "load": "loading {what}",
     "resume": "continuing from {checkpoint}",
     "evaluate": "evaluating {name}: chunk {done} of {total}, {instances} instances",
@@ -60,6 +63,7 @@ EVENTS: Mapping[str, str] = {
     "(the same command tries those again)",
 }
 """The line of each other event."""
+_LONG = ("fetch", "load", "evaluate", "writing")  # events that something begins or goes on
 
 
 class SafeConsole(Console):
@@ -177,6 +181,33 @@ class Reporter:
         self._started = self._last = clock()
         self._recent = deque[tuple[int, float]](maxlen=RECENT_STEPS + 1)
         self._tokens: float | None = None
+        self._spoke = self._started  # the time of the last line
+        self._doing = "at work"
+
+    @contextmanager
+    def alive(self, seconds: float = 20.0) -> Iterator["Reporter"]:
+        """Write a line after each ``seconds`` without an event, until the block ends."""
+        ended = Event()
+
+        def watch() -> None:
+            while not ended.wait(max(0.0, self._spoke + seconds - self._clock())):
+                now = self._clock()
+                if now >= self._spoke + seconds:
+                    self._say(f"still {self._doing}", now)
+
+        watcher = Thread(target=watch, daemon=True)
+        if self.enabled:
+            watcher.start()
+        try:
+            yield self
+        finally:
+            ended.set()
+            if self.enabled:
+                watcher.join()
+
+    def _say(self, text: str, now: float) -> None:
+        self._spoke = now
+        self._target.print(f"[{now - self._started:6.0f} s] {text}", markup=False)
 
     def __call__(self, event: str, data: JsonMapping) -> None:
         """Show one event."""
@@ -195,7 +226,10 @@ class Reporter:
             texts.append(line.format(**{**data, "accuracy": accuracy}))
         self._last = now
         for text in texts:
-            self._target.print(f"[{now - self._started:6.0f} s] {text}", markup=False)
+            self._say(text, now)
+        self._doing = texts[-1] if texts and event in _LONG else "at work"
+        if event == "step" and data["step"] < data["max_steps"]:
+            self._doing = f"at step {data['step'] + 1}/{data['max_steps']}"
 
     def _step(self, data: JsonMapping, now: float) -> str:
         step = data["step"]

@@ -26,7 +26,10 @@ def evaluate_verb(
     context: Context,
     trained: Annotated[
         str | None,
-        Option(help="The adapter or run folder to measure, with the settings saved in it."),
+        Option(
+            help="The agent to measure, with the settings saved in it: a folder of an adapter or a "
+            "run, the name of a shipped adapter, or a Hub name."
+        ),
     ] = None,
     data: Annotated[
         str | None,
@@ -49,7 +52,7 @@ def evaluate_verb(
     from memalpha.measure.run import evaluate as run_evaluation
     from memalpha.measure.tables import overall
     from memalpha.models.adapters import base_of, is_whole
-    from memalpha.models.agent import agent_folder
+    from memalpha.models.agent import adapter_option, find_agent
 
     list_options(options, EVALUATE_GROUPS)
     if bool(trained) != bool(data):
@@ -59,11 +62,11 @@ def evaluate_verb(
         )
     given: JsonObject = {}
     if trained:
-        folder = agent_folder(trained)
+        folder, _ = find_agent(trained)
         whole = is_whole(folder)
         system = {
             "kind": "agent",
-            "adapter": "" if whole else str(folder),
+            "adapter": "" if whole else adapter_option(trained),
             "settings": "own",
             "trust_tools": trust_tools,
         }

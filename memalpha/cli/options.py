@@ -19,7 +19,10 @@ from memalpha.types import JsonObject
 if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent
 
-TRAINED = "The trained agent is the folder of a run, an adapter or a whole model, or a Hub name."
+TRAINED = (
+    "The trained agent is the folder of a run, an adapter or a whole model, the name of a shipped "
+    "adapter (memalpha fetch), or a Hub name."
+)
 SCHEMA = "small_core"  # of a new memory without an agent
 _MOST_READ = 512  # tokens of passages that a model on this machine reads
 TAKES_OPTIONS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -64,8 +67,8 @@ class AgentOptions(Options):
             with the version.
         reader_model: The server at ``reader_url`` knows the model by this name.
         reader: This trained reader answers the questions: a folder (see ``memalpha warmup --teaches
-            reader``) or the name of an installed package's reader. Null takes the one that the
-            agent names, and an empty text none.
+            reader``), the name of a shipped one (``memalpha fetch``) or of an installed package's
+            reader, or a Hub name. Null takes the one that the agent names, and an empty text none.
         reader_tokens: The reader sees at most this many tokens of passages. A model on this machine
             reads at most 512, and an agent without a reader shows as many as in its training.
         trust_tools: If true, the agent may import and run the functions that its schema names as

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
@@ -13,6 +13,9 @@ from memalpha.config import config_names, one_of
 from memalpha.errors import InputError
 from memalpha.files import read_object
 from memalpha.threads import describe_threads
+
+if TYPE_CHECKING:
+    from memalpha.training.config import TrainArguments
 
 
 def prepare_verb(
@@ -124,13 +127,17 @@ def train_verb(context: Context, options: ListOptions = False) -> None:
     from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
 
     _begin(context, options, TRAIN_GROUPS)
-    arguments = parse_train_arguments(context.args)
-    reporter = Reporter(is_main_process())
-    reporter("threads", {"what": describe_threads()})
-    reporter("load", {"what": f"{arguments.run.model} and {arguments.run.train_data}"})
-    from memalpha.training.run import train as run_training
+    train_and_show(parse_train_arguments(context.args))
 
-    summary = run_training(arguments, reporter)
+
+def train_and_show(arguments: "TrainArguments") -> None:
+    """Train, and show what the agent did before and after."""
+    with Reporter(is_main_process()).alive() as reporter:
+        reporter("threads", {"what": describe_threads()})
+        reporter("load", {"what": f"{arguments.run.model} and {arguments.run.train_data}"})
+        from memalpha.training.run import train as run_training
+
+        summary = run_training(arguments, reporter)
     if is_main_process():
         from memalpha.measure.tables import before_and_after
         from memalpha.record.folder import RunFolder

@@ -21,6 +21,7 @@ from memalpha.models.adapters import check_adapter, weightless
 from memalpha.models.policy import load_policy_model, load_tokenizer
 from memalpha.models.readers import reader_opening, unknown_bias
 from memalpha.models.registry import resolve_model
+from memalpha.models.shipped import resolve_adapter
 from memalpha.qa.readers import BASE
 from memalpha.types import Completion, Generator, Message, Prompt, Sampling
 
@@ -66,9 +67,10 @@ class PolicyHost:
         return context_of(self.config) or 0
 
     def generator(self, adapter: str = "") -> Generator:
-        """Return a generator of the base with an adapter (empty = none); InputError if it is
-        missing or of another base.
+        """Return a generator of the base with an adapter, as in ``resolve_adapter`` (empty = none);
+        InputError if it is missing or of another base.
         """
+        adapter = adapter and str(resolve_adapter(adapter))
         self._check(adapter)
         return _HostedGenerator(self, adapter, reads=False)
 

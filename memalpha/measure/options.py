@@ -116,7 +116,8 @@ class ReaderSpec(Options):
         max_new_tokens: An answer has at most this many tokens.
         window_tokens: The reader's model takes this many tokens, for systems with the full context;
             0 takes what the base model says.
-        adapter: A reader of kind ``trained`` loads the adapter in this folder.
+        adapter: A reader of kind ``trained`` loads this adapter: a folder, the name of a shipped
+            adapter (``memalpha fetch``) or a Hub name.
         searches: A reader that was trained to search again does so at most this many times; null
             takes the number of its training.
     """

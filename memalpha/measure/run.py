@@ -35,7 +35,9 @@ from memalpha.measure.summary import Summary, observe
 from memalpha.measure.systems import Setting, System
 from memalpha.measure.tables import write_tables
 from memalpha.models.adapters import ADAPTER_RECORD
+from memalpha.models.readers import resolve_reader
 from memalpha.models.registry import resolve_model
+from memalpha.models.shipped import resolve_adapter
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import (
     BASE,
@@ -206,7 +208,9 @@ def evaluate(
         "sets": {loaded.spec.name: digest_instances(loaded.instances) for loaded in sets},
     }
     adapters += [spec.adapter for spec in evaluation.readers]
-    inputs["adapters"] = {name: folder_digest(name, ADAPTER_INPUTS) for name in adapters if name}
+    inputs["adapters"] = {
+        name: folder_digest(resolve_adapter(name), ADAPTER_INPUTS) for name in adapters if name
+    }
     with FolderLock(options.output_dir) as lock:
         lock.take(where=MARKER)
         folder = RunFolder.begin(
@@ -334,7 +338,7 @@ def make_reader(
         )
     budget = left if reads_window else setting.reader_tokens
     return open_reader(
-        reader_of_kind(spec.kind, spec.adapter, evaluation.endpoints.reader_client),
+        resolve_reader(reader_of_kind(spec.kind, spec.adapter, evaluation.endpoints.reader_client)),
         budget,
         setting.count,
         lambda reader: setting.host.reader(str(reader), spec.max_new_tokens),

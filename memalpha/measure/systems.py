@@ -36,6 +36,7 @@ from memalpha.errors import InputError
 from memalpha.measure.host import PolicyHost
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
+from memalpha.models.shipped import resolve_adapter
 from memalpha.plugins import load_plugins
 from memalpha.qa.metrics import contains, label
 from memalpha.qa.readers import find_passages
@@ -442,8 +443,8 @@ class Agent(System):
     """A policy that writes its memory by tool calls.
 
     Attributes:
-        adapter: The policy has the adapter in this folder; an empty text takes the untrained base
-            model.
+        adapter: The policy has this adapter: a folder, the name of a shipped adapter (``memalpha
+            fetch``) or a Hub name. An empty text takes the untrained base model.
         settings: The agent has the settings of the evaluation (``shared``), with which the
             adapter's schema and codec must agree, or those saved with the adapter (``own``).
         archive: The agent also searches what it has read; null does as its settings say.
@@ -470,10 +471,11 @@ class Agent(System):
         """Return the setting with the agent's own step; InputError if the adapter has others."""
         step = setting.step
         config = step.config
+        folder = resolve_adapter(self.adapter) if self.adapter else Path(setting.host.model)
         if self.settings == "own":
-            config = AgentConfig.load(self.adapter or setting.host.model, self.trust_tools)
-        elif self.adapter and (Path(self.adapter) / AGENT_FILE).is_file():  # others have none
-            saved = AgentConfig.load(self.adapter, self.trust_tools)
+            config = AgentConfig.load(folder, self.trust_tools)
+        elif self.adapter and (folder / AGENT_FILE).is_file():  # others have none
+            saved = AgentConfig.load(folder, self.trust_tools)
             same = saved.codec == config.codec and MemorySchema.load(saved.schema) == step.schema
             if not same:
                 raise InputError(
@@ -551,8 +553,8 @@ class OverwriteSummary(System):
 
     Attributes:
         memory_tokens: The text has at most this many tokens; 0 takes the reader's budget.
-        adapter: The model that writes has the adapter in this folder; an empty text takes the base
-            model.
+        adapter: The model that writes has this adapter, named as for an agent; an empty text takes
+            the base model.
     """
 
     memory_tokens: NonNegativeInt = 0

@@ -10,8 +10,7 @@ from memalpha.agent.config import AGENT_FILE, AgentConfig
 from memalpha.agent.context import check_context
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
-from memalpha.files import file_sha256, inside, path_of
-from memalpha.hub import HUB_NAME, fetch_repository
+from memalpha.files import file_sha256, inside
 from memalpha.models.adapters import (
     ADAPTER_WEIGHTS,
     adapter_record,
@@ -20,45 +19,30 @@ from memalpha.models.adapters import (
     is_whole,
 )
 from memalpha.models.policy import load_policy_model
+from memalpha.models.shipped import ADAPTERS, is_on_hub, resolve_adapter
 
 if TYPE_CHECKING:
     from memalpha.generation.hf import HFGenerator
 
-READERS = {  # that ship beside the agents: name, sha256 of the weights
-    "qwen2.5-0.5b-reader": "3aab2f62f399a099544756400fd22215759e934c4d3496c9e51959632616ab96",
-    "smollm2-135m-reader": "f060c511f36cdde64d3e41cf214947e0e586cb35948c7f0cb4da7bab2245e100",
-}
-# the only files that are fetched: never code
-_AGENT_FILES = [
-    "*.json",
-    "*.safetensors",
-    "*.jinja",
-    "*.txt",
-    "*.model",
-    "memalpha_schema.yaml",
-]
-_EXPECTED = (
-    "a folder that memalpha train or memalpha warmup wrote, "
-    "or a Hub name owner/name or owner/name@revision"
-)
-
 
 def find_agent(trained: str | Path) -> tuple[Path, str]:
-    """Return folder and name of an adapter, whole model or run; a Hub name is fetched. ServiceError
-    if the Hub does not answer.
+    """Return folder and name of an adapter (as ``resolve_adapter`` takes it), whole model or run;
+    errors as there.
     """
+    folder = resolve_adapter(trained)
     text = str(trained)
-    path = path_of(text or "no name", _EXPECTED)
-    if text and path.is_dir():
-        return agent_folder(text), path.resolve().name
-    if isinstance(trained, Path) or not HUB_NAME.fullmatch(text):
-        raise InputError(
-            f"there is no trained agent at {text!r}",
-            expected=_EXPECTED,
-        )
-    folder = fetch_repository(text, _AGENT_FILES)
-    name = text.partition("@")[0]
-    return folder, f"{name}@{folder.name[:12]}"
+    if is_on_hub(text):
+        return folder, f"{text.partition('@')[0]}@{folder.name[:12]}"
+    in_run = folder / "adapter"
+    is_run = (in_run / AGENT_FILE).is_file() and not (folder / AGENT_FILE).is_file()
+    return in_run if is_run else folder, folder.resolve().name
+
+
+def adapter_option(trained: str) -> str:
+    """Return what names a trained agent as the option ``adapter``: a name as it is, of a run the
+    folder of its adapter.
+    """
+    return str(find_agent(trained)[0]) if Path(trained).is_dir() else trained
 
 
 class LoadedAgent(NamedTuple):
@@ -118,32 +102,19 @@ def load_agent(
     return LoadedAgent(step, generator, name, folder)
 
 
-# ------------------------------------------------------------------------------------------------
-# an agent's folder
-def agent_folder(trained: str | Path) -> Path:
-    """Return the folder of an agent: this one, or a run's ``adapter``; InputError if none."""
-    folder = Path(trained)
-    if not folder.is_dir():
-        raise InputError(
-            f"there is no folder {str(trained)!r}",
-            expected="a run folder, or the folder of an adapter or a whole model that "
-            "memalpha trained",
-        )
-    in_run = folder / "adapter"
-    is_run = (in_run / AGENT_FILE).is_file() and not (folder / AGENT_FILE).is_file()
-    return in_run if is_run else folder
-
-
 def own_reader(folder: Path) -> Path | None:
-    """Return the folder of the reader that an agent names: one inside its own, or a shipped one.
+    """Return the folder of the reader that an agent names: one inside its own, or a shipped one,
+    which is beside it or was fetched.
 
     InputError if it is not there, is elsewhere, or a shipped one has other weights.
     """
     name = str(adapter_record(folder).get("reader") or "")
     if not name:
         return None
-    digest = READERS.get(name)
+    digest = ADAPTERS[name].files[ADAPTER_WEIGHTS] if name in ADAPTERS else ""
     place = folder.resolve().parent / name if digest else inside(folder, name)
+    if digest and not place.is_dir():  # the agent's folder was copied alone
+        place = resolve_adapter(name)
     weights = place / ADAPTER_WEIGHTS
     fix = "name another reader, or '' for no reader, which shows passages"
     if not weights.is_file():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memalpha.errors import InputError
 from memalpha.models.adapters import check_adapter, check_adapter_folder, readable
 from memalpha.models.registry import resolve_model
+from memalpha.models.shipped import resolve_adapter
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,8 @@ def load_policy_model(
     trainable: bool = False,
     **more: Any,
 ) -> PolicyModel:
-    """Load a causal LM (``path`` as in ``resolve_model``) and its tokenizer.
+    """Load a causal LM (``path`` as in ``resolve_model``) and its tokenizer, with an adapter (as in
+    ``resolve_adapter``).
 
     ``trainable`` gives the adapter gradients. ``more`` goes to ``from_pretrained``; its
     ``revision`` also to the tokenizer's, by default the one that the adapter names. InputError if a
@@ -51,8 +53,9 @@ def load_policy_model(
         )
     base = resolve_model(path)
     revision = more.pop("revision", None)
-    if adapter is not None:
-        revision = revision or check_adapter_folder(Path(adapter)).get("revision")
+    folder = None if adapter is None else resolve_adapter(adapter)
+    if folder is not None:
+        revision = revision or check_adapter_folder(folder).get("revision")
     revision = revision or "main"
     tokenizer = load_tokenizer(base, revision)
     with readable(f"model {base}", "a causal language model with safetensors weights"):
@@ -72,16 +75,16 @@ def load_policy_model(
             expected="a model with all of its weights",
         )
     model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
-    if adapter is not None:
+    if folder is not None:
         from peft import PeftModel
 
-        check_adapter(Path(adapter), base, model, tokenizer)
+        check_adapter(folder, base, model, tokenizer)
         expected = "a LoRA adapter whose adapter_config.json fits its weights"
         with readable(f"adapter {adapter}", expected):
             # A trained adapter is float32; else it has the base's type, or each layer would copy
             # its input in float32.
             model = PeftModel.from_pretrained(
-                model, str(adapter), is_trainable=trainable, autocast_adapter_dtype=trainable
+                model, str(folder), is_trainable=trainable, autocast_adapter_dtype=trainable
             )
     return PolicyModel(model, tokenizer)
 

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError
 from memalpha.models.adapters import adapter_record, base_of, check_adapter, readable
 from memalpha.models.policy import PolicyModel, load_policy_model
 from memalpha.models.registry import resolve_model
-from memalpha.qa.readers import BASE, UNKNOWN, reader_messages
+from memalpha.models.shipped import resolve_adapter
+from memalpha.qa.readers import BASE, UNKNOWN, reader_messages, reader_names
 from memalpha.text.encoding import chat_ids, in_common
 
 if TYPE_CHECKING:
@@ -23,6 +25,15 @@ if TYPE_CHECKING:
 
 _READER = "reader"  # what peft calls a reader's adapter beside a policy's
 _MOST_TOKENS = 32  # that a trained reader writes
+
+
+def resolve_reader(reader: str | Path | ChatClient) -> str | Path | ChatClient:
+    """Return a reader as ``open_reader`` takes it: the folder of a trained one (as in
+    ``resolve_adapter``), and any other as it is.
+    """
+    if isinstance(reader, ChatClient) or reader in reader_names():
+        return reader
+    return resolve_adapter(reader)
 
 
 def load_reader(

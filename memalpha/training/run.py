@@ -23,6 +23,7 @@ from memalpha.data.rows import digest_instances
 from memalpha.errors import InputError, RunFolderError, TrainingStopped
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.models.adapters import ADAPTER_FILES, copy_files
+from memalpha.models.shipped import resolve_adapter
 from memalpha.record.folder import (
     MARKER,
     RunFolder,
@@ -237,7 +238,7 @@ def save_agent(run: Run) -> None:
         run.parts.agent.config.save(adapter)
         reader = {}
         if options.reader == "trained":  # the agent's folder stands alone
-            copy_files(Path(options.reader_adapter), adapter / "reader", ADAPTER_FILES)
+            copy_files(resolve_adapter(options.reader_adapter), adapter / "reader", ADAPTER_FILES)
             reader = {"reader": "reader"}
         base = resolve_model(options.model)
         tokenizer = run.parts.tokenizer

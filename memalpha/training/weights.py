@@ -21,6 +21,7 @@ from torch.distributed.fsdp import FSDPModule
 from memalpha.errors import InputError
 from memalpha.files import file_sha256
 from memalpha.models.adapters import ADAPTER_WEIGHTS
+from memalpha.models.shipped import resolve_adapter
 from memalpha.types import AdapterEngine, Generator
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ def drawing_with(generator: Generator, adapter: str) -> Iterator[None]:
         return
     with generator.awake():
         if adapter:
-            generator.load(adapter_name(Path(adapter)), Path(adapter))
+            folder = resolve_adapter(adapter)
+            generator.load(adapter_name(folder), folder)
         yield
 
 

@@ -37,7 +37,7 @@ from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import OF_PROGRAMS, MemorySchema
 from memalpha.models.agent import load_agent, own_reader
 from memalpha.models.policy import PolicyModel
-from memalpha.models.readers import load_reader
+from memalpha.models.readers import load_reader, resolve_reader
 from memalpha.qa.readers import (
     RECALL,
     UNKNOWN,
@@ -276,14 +276,15 @@ class MemoryAgent(MemoryStore):
         """Load a trained agent with a store.
 
         Args:
-            trained: The folder of a run, an adapter or a whole model, or a Hub name.
+            trained: The folder of a run, an adapter or a whole model, the name of a shipped
+                adapter (``memalpha fetch``), or a Hub name.
             model: The base of the adapter; None takes the one that it names.
             store: Path or URL of the store, or a journal that the caller closes; None keeps all in
                 this process.
             key: The key of a keyed store.
-            reader: The reader that answers: the folder of a trained reader, ``base`` (the base
-                without its adapter), the client of a chat server, or ``recall`` or an empty text
-                for passages. None takes the reader that the agent names, if any.
+            reader: The reader that answers: a trained reader, given as ``trained`` is; ``base``
+                (the base without its adapter); the client of a chat server; or ``recall`` or an
+                empty text for passages. None takes the reader that the agent names, if any.
             reader_tokens: The most tokens of passages that the reader sees.
             retrieve_k: The number of entries found for a question; None takes the agent's own.
             archive: Whether the agent keeps and searches an archive of what it reads; None does as
@@ -313,6 +314,7 @@ class MemoryAgent(MemoryStore):
         step, generator = loaded.step, loaded.generator
         source = own_reader(loaded.folder) or RECALL if reader is None else reader or RECALL
         if isinstance(source, str | Path | ChatClient):
+            source = resolve_reader(source)
             load_model = partial(
                 load_reader,
                 policy=PolicyModel(generator.model, generator.tokenizer),

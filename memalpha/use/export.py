@@ -30,7 +30,7 @@ from memalpha.models.adapters import (
     base_of,
     copy_files,
 )
-from memalpha.models.agent import agent_folder, own_reader
+from memalpha.models.agent import find_agent, own_reader
 from memalpha.models.policy import load_policy_model
 from memalpha.models.registry import LICENSE, MODELS, hub_name
 from memalpha.record.folder import RunFolder, mask_options, masked_command, nameless
@@ -63,7 +63,7 @@ def export(
     MemAlphaError if logits differ.
     ``trust_tools`` as in ``AgentConfig.load``.
     """
-    source = agent_folder(trained)
+    source, _ = find_agent(trained)
     target = Path(output)
     if target.exists():
         raise InputError(f"{str(output)!r} exists already", expected="the name of a new folder")

@@ -3,6 +3,7 @@ terminal."""
 
 import io
 import logging
+import time
 
 import pytest
 import torch
@@ -120,3 +121,21 @@ def test_no_console_line_table_error_or_log_message_steers_the_terminal(monkeypa
     said = capfd.readouterr().err
     assert harmless(said) and "error: the value is \\x1b]0;owned\\x07\\x1b[2J\\x9b2J" in said
     assert "WARNING x: about \\x1b]0;owned" in said
+
+
+def test_a_line_says_what_takes_long():
+    console = Console(file=io.StringIO(), width=200, highlight=False)
+    step = {"step": 1, "max_steps": 2, "reward": 0.5}
+    with Reporter(target=console).alive(0.05) as reporter:
+        for event, data in (("load", {"what": "nano"}), ("step", step)):
+            reporter(event, data)
+            time.sleep(0.18)
+    lines = [line.partition("] ")[2] for line in console.file.getvalue().splitlines()]
+    first = next(place for place, line in enumerate(lines) if line.startswith("step 1/2"))
+    assert lines[0] == "loading nano" and 2 <= first - 1 <= 3
+    assert set(lines[1:first]) == {"still loading nano"}
+    assert 2 <= len(lines[first + 1 :]) <= 3 and set(lines[first + 1 :]) == {"still at step 2/2"}
+    written = console.file.getvalue()
+    with Reporter(enabled=False, target=console).alive(0.01):
+        time.sleep(0.05)
+    assert console.file.getvalue() == written

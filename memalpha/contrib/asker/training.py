@@ -26,6 +26,7 @@ from memalpha.generation.hf import HFGenerator
 from memalpha.memory.memory import Memory
 from memalpha.models.adapters import base_of
 from memalpha.models.policy import load_policy_model
+from memalpha.models.shipped import resolve_adapter
 from memalpha.qa.metrics import contains, score
 from memalpha.qa.readers import UNKNOWN, Asked, QAEvaluator, request_to_read
 from memalpha.retrieval.archive import archive_all
@@ -84,8 +85,9 @@ def read_with_writer(
 def _memories(
     instances: Sequence[Instance], agent: AgentStep, writer: str, dtype: str, device: torch.device
 ) -> list[Memory]:
-    config = AgentConfig.load(writer)
-    policy = load_policy_model(base_of(writer), adapter=writer, dtype=dtype)
+    folder = resolve_adapter(writer)
+    config = AgentConfig.load(folder)
+    policy = load_policy_model(base_of(folder), adapter=folder, dtype=dtype)
     step = AgentStep(config, policy.tokenizer)
     if step.schema != agent.schema:
         raise InputError(

@@ -34,7 +34,7 @@ from memalpha.measure.summary import SetSummary, Summary, pooled_mean, summarise
 from memalpha.measure.tables import Table, Texts, interval, pivot
 from memalpha.measure.view import NO_VALUE, number
 from memalpha.models.adapters import base_of
-from memalpha.models.agent import agent_folder
+from memalpha.models.agent import adapter_option, find_agent
 from memalpha.qa.metrics import JUDGED
 from memalpha.record.folder import MARKER, RunFolder, holds_something
 from memalpha.record.rows import InstanceRow, read_rows
@@ -200,7 +200,7 @@ def _evaluation(options: BoardOptions, words: Sequence[str], board: Board) -> Ev
         "output_dir": str(Path(options.output_dir, "evaluation")),
     }
     if options.trained and not any(word.partition("=")[0] == "--model" for word in words):
-        given["model"] = str(base_of(agent_folder(options.trained[0])))
+        given["model"] = str(base_of(find_agent(options.trained[0])[0]))
     evaluation = parse_evaluate_options(words, given)
     specs = []
     for spec in evaluation.sets:
@@ -239,7 +239,7 @@ def _systems(options: BoardOptions) -> list[JsonObject]:
     for trained in options.trained:
         agent = {
             "kind": "agent",
-            "adapter": str(agent_folder(trained)),
+            "adapter": adapter_option(trained),
             "settings": "own",
             "cut_chunks": True,
             "trust_tools": options.trust_tools,

@@ -37,8 +37,9 @@ def scoreboard(
     trained: Annotated[
         list[str],
         Option(
-            metavar="FOLDER",
-            help="The adapter or run folder of an agent to measure. May be repeated.",
+            metavar="TRAINED",
+            help="The agent to measure: the folder of an adapter or a run, the name of a shipped "
+            "adapter, or a Hub name. May be repeated.",
         ),
     ] = [],  # noqa: B006
     server: Annotated[
@@ -115,8 +116,8 @@ def poison(
         list[str],
         Argument(
             metavar="TRAINED",
-            help=f"The folder of a trained agent, or {UNTRAINED!r} for the base without an "
-            "adapter.",
+            help="The trained agent: a folder, the name of a shipped adapter, a Hub name, or "
+            f"{UNTRAINED!r} for the base without an adapter.",
         ),
     ],
     like: Annotated[

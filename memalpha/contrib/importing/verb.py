@@ -65,7 +65,7 @@ def import_export(
         str | None,
         Option(
             help="Let this trained agent read the messages and write entries: the folder of a "
-            "run, an adapter or a whole model, or a Hub name."
+            "run, an adapter or a whole model, the name of a shipped adapter, or a Hub name."
         ),
     ] = None,
     schema: Annotated[
