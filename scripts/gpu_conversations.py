@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = ["--config", CONFIG, *words, *more, "--output_dir", str(folder / "train")]
     if code := train(folder / "train", words, known.max_minutes):
         return code
-    if code := ask(folder, instances=4 if known.small else 0):
+    if code := ask(folder, instances=2 if known.small else 0):
         return code
     write(folder, words)
     print(f"gpu_conversations: {folder / 'conversations.md'}")

@@ -4,8 +4,8 @@ model of half a million parameters."""
 import json
 
 import gpu_conversations
-import pytest
 
+from memalpha.files import write_lines
 from memalpha.memory.schema import MemorySchema
 from memalpha.types import Fact, FactAction
 
@@ -80,30 +80,56 @@ def test_faults_by_hand():
     }
 
 
-@pytest.mark.slow
-def test_a_run_stops_in_time_and_goes_on_where_it_stopped(tmp_path, capfd):
-    nano = ["--model", "nano", "--adapter", "", "--lora_r", "2", "--retrieval", "lexical"]
-    words = ["--small", "--output", str(tmp_path), *nano, "--max_steps", "3"]
+def conversation(name, before, after):
+    """Two short chunks: a city, and its change."""
+    question = {"text": f"Where does {name} live?", "answers": [after], "stale": [before]}
+    moved = {"subject": name, "attribute": "city", "value": after, "previous": before}
+    return {
+        "id": name,
+        "source": "own",
+        "chunks": [
+            {"text": f"{name}: I live in {before}."},
+            {"text": f"{name}: I moved to {after}."},
+        ],
+        "questions": [{**question, "metric": "bound", "kind": "latest", "evidence": [1]}],
+        "facts": [
+            {"chunk": 0, "action": "state", **moved, "value": before, "previous": None},
+            {"chunk": 1, "action": "change", **moved},
+        ],
+    }
+
+
+def test_a_run_stops_in_time_and_goes_on_where_it_stopped(tmp_path, monkeypatch, capfd):
+    names = ("Ann", "Ben", "Cem", "Dora")
+    write_lines(tmp_path / "own.jsonl", [conversation(name, "Oslo", "Rome") for name in names])
+    data = str(tmp_path / "own.jsonl")
+    monkeypatch.setattr(gpu_conversations, "TRIAL", data)
+    options = {"model": "nano", "adapter": "", "lora_r": "2", "retrieval": "lexical"}
+    options |= {"train_data": data, "train_options": "{}", "eval_data": data, "max_steps": "2"}
+    options["max_completion_length"] = "24"
+    words = ["--small", "--output", str(tmp_path)]
+    words += [word for name, value in options.items() for word in (f"--{name}", value)]
 
     def record():
         return json.loads((tmp_path / "conversations.json").read_text())
 
     assert gpu_conversations.main([*words, "--max_minutes", "0"]) == 0
-    assert "continue" in capfd.readouterr().err
+    assert f"saved as {tmp_path / 'train' / 'checkpoint-1'}" in capfd.readouterr().err
     first = record()
-    assert (first["steps"], first["of"]) == (1, 3)
+    assert (first["steps"], first["of"]) == (1, 2)
     assert not (tmp_path / "train" / "summary.json").exists()
     assert gpu_conversations.main(words) == 0
     second = record()
     assert second["curve"][0] == first["curve"][0]
-    assert [row["step"] for row in second["curve"]] == [1, 2, 3]
+    assert [row["step"] for row in second["curve"]] == [1, 2]
     assert second["trial"]["reference"] == "warm start"
-    counted = second["faults"]["last 1 steps"]["completion: cut off"]
-    assert counted[1] == 2 * 8  # two chunks of each rollout
+    assert (
+        second["faults"]["last 1 steps"]["completion: cut off"][1] == 8 * 2
+    )  # each has two chunks
     page = (tmp_path / "conversations.md").read_text()
-    assert page.startswith("# GRPO on conversations, 3 of 3 steps\n\nDevice: CPU.")
-    assert "| trained | " in page and "| write: " in page
+    assert page.startswith("# GRPO on conversations, 2 of 2 steps\n\nDevice: CPU.")
+    assert "| trained | " in page and "| fact of a change: not noted | " in page
     capfd.readouterr()
     assert gpu_conversations.main(words) == 0
-    assert "step 1/" not in capfd.readouterr().out  # all is there
-    assert record()["curve"] == second["curve"]
+    assert "step 2/2" not in capfd.readouterr().out  # all is there
+    assert record() == second
