@@ -5,8 +5,9 @@ Parts, in order of worth: ``decode`` and ``decode_4b`` (a call of the generator 
 SmolLM2-135M and Qwen3-4B, captured and plain, and whether both draw the same tokens), ``grpo`` (ten
 steps of the quickstart), ``update`` (Qwen3-4B's shape, by variant), ``gradient`` (how far each is
 from float32), ``grpo_vllm`` (rollouts by vLLM in the process), ``grpo_float16``, ``grpo_compiled``.
-Each is written to DIR/gpu_session.json as it ends; a second call goes on with those that are
-missing. ``--against`` names an older checkout, timed beside. On a CPU all is small.
+Each is written to DIR/gpu_session.json as it ends. A second call goes on with those that are
+missing, last with those that failed or were cut off. ``--against`` names an older checkout, timed
+beside. On a CPU all is small.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class Session:
         if name in self.found.get("done", []):
             return
         self.part = name
-        self.found["parts"].pop(name, None)
+        self.found["parts"][name] = []  # begun: it comes last if this process dies of it
+        self.write()
         try:
             measure(self)
         except Exception as error:  # noqa: BLE001 - the other parts go on
@@ -286,15 +288,13 @@ def update(session: Session) -> None:
             model = policy(shape, 32, torch.bfloat16)
             rows = update_rows(shape, how.get("rows", 4))
             step = updating(model, rows, **how)
-            began = time.perf_counter()
-            step()
-            first = time.perf_counter() - began
-            taken, _ = seconds(step, 4)
+            taken, first = seconds(step, 4)
         work = flops(model, [CompletionRow(*row) for row in rows], len(rows))["total"]
         rate = work / taken / 1e12
         session.say(f"{shape} {name}", seconds=taken, first=first, tflops=rate, GB=peak())
         if CUDA and name in ("flash", "compiled"):
             session.say(f"{shape} {name}: kernels", **kernels(step))
+        del model, step  # or the next model's memory would be counted beside this one's
 
 
 def gradient(session: Session) -> None:
@@ -418,6 +418,8 @@ def train(session: Session, name: str, steps: int, **more: str) -> None:
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     began = time.perf_counter()
     code = cli.run(["train", *words, "--output_dir", str(run), "--overwrite"])
+    if code:
+        raise RuntimeError(f"memalpha train ended with code {code}")
     session.say("run", code=code, seconds=time.perf_counter() - began, GB=peak())
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for metric in ("step_time", "time/rollouts", "time/scoring", "time/logps", "skipped"):
@@ -453,7 +455,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = parser.parse_args(arguments)
     against = known.against and known.against.resolve()
     session = Session(known.output.resolve(), against)
-    for name in known.only:
+    for name in sorted(known.only, key=lambda name: name in session.found["parts"]):
         session.run(name, PARTS[name])
     missing = [name for name in known.only if name not in session.found.get("done", [])]
     print(f"gpu_session: {session.file}; not done: {', '.join(missing) or 'none'}")

@@ -207,8 +207,8 @@ def fit(run: Run) -> int:
     if stop.stopped and step < trainer.state.max_steps:
         raise TrainingStopped(
             f"stopped after step {step} of {trainer.state.max_steps}, saved as "
-            f"{run.folder.path / f'checkpoint-{step}'}\n  to continue: run the same "
-            "command with --resume",
+            f"{run.folder.path / f'checkpoint-{step}'}\n"
+            "  to continue: run the same command with --resume",
         )
     return trainer.load_best() if run.arguments.trainer.load_best_model_at_end else step
 

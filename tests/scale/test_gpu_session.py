@@ -54,3 +54,21 @@ def test_useful_work_and_rows_of_the_update(small):
         "small compiled, checkpointing",
     ]
     assert all(row["tflops"] > 0 and row["seconds"] > 0 for row in rows.values())
+
+
+def test_a_part_that_ended_the_process_comes_last(small, monkeypatch):
+    run, found = small
+    ran = []
+
+    def part(name):
+        return lambda session: ran.append(name)
+
+    def ends(session):
+        raise SystemExit(137)
+
+    monkeypatch.setattr(gpu_session, "PARTS", {"decode": ends, "grpo": part("grpo")})
+    with pytest.raises(SystemExit):
+        run("--only", "decode", "grpo")
+    monkeypatch.setitem(gpu_session.PARTS, "decode", part("decode"))
+    assert run("--only", "decode", "grpo") == 0
+    assert ran == found()["done"] == ["grpo", "decode"]
