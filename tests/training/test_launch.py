@@ -17,6 +17,7 @@ import pytest
 from memalpha.cli import run
 from memalpha.cli.launch import _failure, _first, _on_cpus, _options
 from memalpha.errors import InputError, TrainingAborted
+from memalpha.training.recording import StopOnSignal
 from tests.helpers.runs_of_nano import (
     OPTIONS,
     ROOT,
@@ -283,6 +284,29 @@ def test_a_failure_says_what_happened_and_what_to_do():
     )
     assert str(_failure(2, -11, "")) == f"rank 2 was ended by SIGSEGV\n  to fix: {CONTINUE}"
     assert isinstance(_failure(0, 3, ""), TrainingAborted)
+
+
+@pytest.mark.parametrize(
+    ("number", "torchrun", "main", "said"),
+    [
+        (signal.SIGINT, True, True, True),
+        (signal.SIGINT, True, False, False),
+        (signal.SIGTERM, False, True, True),
+        (signal.SIGTERM, True, True, False),  # another process has failed
+    ],
+)
+def test_the_main_process_alone_says_that_a_signal_came(
+    monkeypatch, caplog, number, torchrun, main, said
+):
+    state = SimpleNamespace(is_main_process=main)
+    monkeypatch.setattr("memalpha.training.recording.PartialState", lambda: state)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    if torchrun:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with StopOnSignal().listening():
+        signal.raise_signal(number)
+    name = signal.Signals(number).name
+    assert (f"{name} received: the run is saved after this step" in caplog.text) is said
 
 
 def rows(folder, name="before"):
