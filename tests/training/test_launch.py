@@ -34,11 +34,10 @@ INTERRUPTED = (
     "interrupted; a training run continues from its last checkpoint with --resume, and an "
     "evaluation when the same command is run again\n"
 )
-README = re.search(
-    r"`memalpha (launch --cpu --num_processes 2 train .*?)`", (ROOT / "README.md").read_text()
-)
+GUIDE = (ROOT / "docs" / "guides" / "gpus.md").read_text()
+SHOWN = re.search(r"`memalpha (launch --cpu --num_processes 2 train .*?)`", GUIDE)
 COMMAND = [
-    *shlex.split(README[1]),
+    *shlex.split(SHOWN[1]),
     *("--warm_start_steps", "0", "--train_options", "{n: 16, split: train}", *SHORT),
     *("--per_device_train_batch_size", "16", "--max_steps", str(STEPS), "--save_steps", "1"),
 ]
