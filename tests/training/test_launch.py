@@ -17,6 +17,7 @@ import pytest
 from memalpha.cli import run
 from memalpha.cli.launch import _failure, _first, _on_cpus, _options
 from memalpha.errors import InputError, TrainingAborted
+from memalpha.training.recording import StopOnSignal
 from tests.helpers.runs_of_nano import (
     OPTIONS,
     ROOT,
@@ -33,11 +34,10 @@ INTERRUPTED = (
     "interrupted; a training run continues from its last checkpoint with --resume, and an "
     "evaluation when the same command is run again\n"
 )
-README = re.search(
-    r"`memalpha (launch --cpu --num_processes 2 train .*?)`", (ROOT / "README.md").read_text()
-)
+GUIDE = (ROOT / "docs" / "guides" / "gpus.md").read_text()
+SHOWN = re.search(r"`memalpha (launch --cpu --num_processes 2 train .*?)`", GUIDE)
 COMMAND = [
-    *shlex.split(README[1]),
+    *shlex.split(SHOWN[1]),
     *("--warm_start_steps", "0", "--train_options", "{n: 16, split: train}", *SHORT),
     *("--per_device_train_batch_size", "16", "--max_steps", str(STEPS), "--save_steps", "1"),
 ]
@@ -283,6 +283,29 @@ def test_a_failure_says_what_happened_and_what_to_do():
     )
     assert str(_failure(2, -11, "")) == f"rank 2 was ended by SIGSEGV\n  to fix: {CONTINUE}"
     assert isinstance(_failure(0, 3, ""), TrainingAborted)
+
+
+@pytest.mark.parametrize(
+    ("number", "torchrun", "main", "said"),
+    [
+        (signal.SIGINT, True, True, True),
+        (signal.SIGINT, True, False, False),
+        (signal.SIGTERM, False, True, True),
+        (signal.SIGTERM, True, True, False),  # another process has failed
+    ],
+)
+def test_the_main_process_alone_says_that_a_signal_came(
+    monkeypatch, caplog, number, torchrun, main, said
+):
+    state = SimpleNamespace(is_main_process=main)
+    monkeypatch.setattr("memalpha.training.recording.PartialState", lambda: state)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    if torchrun:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with StopOnSignal().listening():
+        signal.raise_signal(number)
+    name = signal.Signals(number).name
+    assert (f"{name} received: the run is saved after this step" in caplog.text) is said
 
 
 def rows(folder, name="before"):
