@@ -320,6 +320,7 @@ def write(folder: Path, words: Sequence[str]) -> None:
     parts = [
         f"{head}\n\n{part.markdown() if isinstance(part, Table) else part}"
         for head, part in page.items()
+        if not isinstance(part, Table) or part.rows  # --small validates nothing in between
     ]
     write_whole(folder / "conversations.md", "\n\n".join(parts) + "\n")
 
