@@ -128,6 +128,7 @@ def test_a_run_stops_in_time_and_goes_on_where_it_stopped(tmp_path, monkeypatch,
     )  # each has two chunks
     page = (tmp_path / "conversations.md").read_text()
     assert page.startswith("# GRPO on conversations, 2 of 2 steps\n\nDevice: CPU.")
+    assert "dev.jsonl" not in page  # nothing was validated between
     assert "| trained | " in page and "| fact of a change: not noted | " in page
     capfd.readouterr()
     assert gpu_conversations.main(words) == 0
