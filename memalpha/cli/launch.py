@@ -16,11 +16,11 @@ from typer.exceptions import TyperException
 
 from memalpha import errors
 from memalpha.cli.console import LAUNCHED
+from memalpha.config import config_names, find_config
 from memalpha.errors import InputError, MemAlphaError, TrainingAborted
 from memalpha.threads import processors, quota
 
 _VERBS = ("train", "warmup")
-_CONFIGS = Path(__file__).parents[2] / "configs" / "accelerate"
 _CONTINUE = "to continue from the last checkpoint, run the same command with --resume"
 _LOST_PEER = re.compile(r"^Dist\w*Error|\bgloo\b|\bNCCL\b|Connection (closed|reset) by peer")
 """Errors of a process that lost another one, which therefore failed before."""
@@ -82,15 +82,14 @@ def _options(words: Sequence[str]) -> Any:
     options = parser.parse_args(words)
     if options.training_script not in _VERBS:
         raise TyperException(f"launch starts train or warmup, not {options.training_script!r}")
-    name = options.config_file
-    if name and not Path(name).is_file():
-        names = sorted(path.stem for path in _CONFIGS.glob("*.yaml"))
-        if name not in names:
+    if options.config_file:
+        path = find_config("accelerate", options.config_file)
+        if not path.is_file():
             raise InputError(
-                f"there is no configuration {name!r} of accelerate",
-                expected=f"a file, or one of {', '.join(names)}",
+                f"there is no file {str(path)!r}",
+                expected=f"a file, or one of {', '.join(config_names('accelerate'))}",
             )
-        options.config_file = str(_CONFIGS / f"{name}.yaml")
+        options.config_file = str(path)
     return options
 
 
