@@ -16,7 +16,7 @@ from typer.exceptions import TyperException
 
 from memalpha import errors
 from memalpha.cli.console import LAUNCHED
-from memalpha.config import find_config
+from memalpha.config import config_names, find_config
 from memalpha.errors import InputError, MemAlphaError, TrainingAborted
 from memalpha.threads import processors, quota
 
@@ -85,7 +85,10 @@ def _options(words: Sequence[str]) -> Any:
     if options.config_file:
         path = find_config("accelerate", options.config_file)
         if not path.is_file():
-            raise InputError(f"there is no file {str(path)!r}", expected="a file of accelerate")
+            raise InputError(
+                f"there is no file {str(path)!r}",
+                expected=f"a file, or one of {', '.join(config_names('accelerate'))}",
+            )
         options.config_file = str(path)
     return options
 

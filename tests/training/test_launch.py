@@ -199,6 +199,11 @@ def test_an_error_of_all_processes_is_shown_once(tmp_path):
             "error: there is no configuration 'ddq'\n"
             "  expected: ddp, fsdp2 or zero3, or a path with a slash or a suffix, such as mine.yaml",
         ),
+        (
+            ["--config_file", "ddp.yaml", "train"],
+            1,
+            "error: there is no file 'ddp.yaml'\n  expected: a file, or one of ddp, fsdp2, zero3",
+        ),
     ],
 )
 def test_a_wrong_command_is_one_clear_error(words, code, said, capsys):
