@@ -87,7 +87,8 @@ def evaluate_verb(
             sets = [*sets, {"data": data}]
         given["systems"] = with_agent(earlier.get("systems", []), system, trained)
         given["sets"] = sets
-    outcome = run_evaluation(parse_evaluate_options(context.args, given), Reporter(not as_json))
+    with Reporter(not as_json).alive() as reporter:
+        outcome = run_evaluation(parse_evaluate_options(context.args, given), reporter)
     if as_json:
         out(json.dumps(read_object(outcome.folder / "summary.json")))
     else:

@@ -112,9 +112,10 @@ def warmup(context: Context, options: ListOptions = False) -> None:
 
     _begin(context, options, WARMUP_GROUPS)
     arguments = parse_warmup_arguments(context.args)
-    reporter = Reporter(is_main_process())
-    reporter("threads", {"what": describe_threads()})
-    out(f"adapter: {warm_up(arguments, reporter)}")
+    with Reporter(is_main_process()).alive() as reporter:
+        reporter("threads", {"what": describe_threads()})
+        folder = warm_up(arguments, reporter)
+    out(f"adapter: {folder}")
 
 
 def train_verb(context: Context, options: ListOptions = False) -> None:
@@ -160,7 +161,8 @@ def rollout(context: Context, options: ListOptions = False, as_json: AsJson = Fa
     from memalpha.training.run import roll_out
 
     arguments = parse_train_arguments(context.args)
-    roll_out(arguments, Reporter(not as_json))
+    with Reporter(not as_json).alive() as reporter:
+        roll_out(arguments, reporter)
     path = Path(str(arguments.trl_arguments.output_dir)) / "summary.json"
     out(json.dumps(read_object(path)) if as_json else str(path))
 

@@ -105,7 +105,8 @@ def scoreboard(
         embedder=embedder,
         trust_tools=trust_tools,
     )
-    outcome = measure_board(board, context.args, Reporter(not as_json))
+    with Reporter(not as_json).alive() as reporter:
+        outcome = measure_board(board, context.args, reporter)
     table = Path(output, "scoreboard.md")
     out(json.dumps(read_object(table.with_suffix(".json"))) if as_json else table.read_text())
     return 1 if outcome.failed else 0
