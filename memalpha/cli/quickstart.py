@@ -22,9 +22,6 @@ _DATA = {  # folder below runs/data: seed, split, instances
     "quickstart-train": (1, "train", 400),
     "quickstart-held-out": (2, "test", 48),
 }
-_PACKAGE = Path(__file__).parents[1]
-_CONFIGS = next(filter(Path.is_dir, (_PACKAGE / "configs", _PACKAGE.parent / "configs")), _PACKAGE)
-_CONFIG = _CONFIGS / "train" / "quickstart.yaml"
 _Source = Annotated[
     str,
     Option(
@@ -84,7 +81,7 @@ def _quickstart(words: Sequence[str], source: str, options: bool) -> None:
     from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
 
     list_options(options, TRAIN_GROUPS)
-    arguments = parse_train_arguments(["--config", str(_CONFIG), *words])
+    arguments = parse_train_arguments(["--config", "quickstart", *words])
     check_extras(arguments)
     with Reporter().alive() as reporter:
         for name in (arguments.run.adapter, arguments.run.model):  # what may lack --from first

@@ -157,7 +157,7 @@ def test_an_evaluation_names_adapters_and_records_the_names(mine):
 
 def test_a_run_goes_on_only_if_it_is_the_same_and_has_not_ended(wheel, capsys):
     def asked(*more):
-        return parse_train_arguments(["--config", str(quickstart._CONFIG), *more])
+        return parse_train_arguments(["--config", "quickstart", *more])
 
     def goes_on(*more):
         made = quickstart.going_on(asked(*more)).run
