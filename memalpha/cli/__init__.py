@@ -124,7 +124,7 @@ def run(arguments: list[str]) -> int:
         settings = {"debug": debug}
         code = int(app(words, prog_name="memalpha", standalone_mode=False, obj=settings) or 0)
     except TyperException as error:
-        complain(_wrong_usage(error.format_message().rstrip("."), words))
+        complain(_wrong_usage(error.format_message().rstrip(".?"), words))
         return 2
     except (TrainingStopped, ImportStopped) as stop:
         if is_main_process():

@@ -160,6 +160,8 @@ def quiet_libraries() -> None:
         ".*gradient_checkpointing",
         "Unable to fetch remote file",
         "Could not find a config file in",
+        "'pin_memory' argument is set as true",
+        "`broadcast_buffers` is deprecated",
     ):
         warnings.filterwarnings("ignore", message=text)
 

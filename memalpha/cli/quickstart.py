@@ -74,7 +74,8 @@ def quickstart(context: Context, source: _Source = "", options: ListOptions = Fa
 
 
 def _quickstart(words: Sequence[str], source: str, options: bool) -> None:
-    _say("1/4 model and adapter")
+    if not options:
+        _say("1/4 model and adapter")
     quiet_libraries()
     from memalpha.models.registry import MODELS
     from memalpha.models.shipped import ADAPTERS, fetch
