@@ -45,7 +45,8 @@ def prepare_threads(environment: MutableMapping[str, str] = os.environ) -> None:
 
 def describe_threads(environment: Mapping[str, str] = os.environ) -> str:
     """Say in a line how many threads compute, and how they wait."""
-    count = environment.get(_THREADS, str(processors()))
+    given = environment.get(_THREADS, "").split(",")[0]  # a list is for nested loops
+    count = given if given.isdigit() and int(given) else processors()  # OpenMP ignores others
     waits = ", ".join(f"{name}={environment[name]}" for name in _OWN if name in environment)
     return f"{count} on {os.cpu_count()} processors; waiting: {waits or 'as OpenMP does'}"
 
@@ -69,11 +70,11 @@ def quota(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> float
         The lowest limit of the group and of those above it.
     """
     try:
-        groups = [line.split(":", 2) for line in own.read_text(encoding="utf-8").splitlines()]
+        lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return math.inf
     limits = [math.inf]
-    for _, controllers, path in groups:
+    for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") > 1):
         files: tuple[str, ...] = ("cpu.max",)
         if not controllers:
             base = root

@@ -102,6 +102,7 @@ def groups(folder, own: str, limits: dict[str, str]):
         ("0::/\n", {}, math.inf),
         ("0::/\n", {"cpu.max": "max 100000\n"}, math.inf),
         ("0::/\n", {"cpu.max": "150000 100000\n"}, 1.5),
+        ("nonsense\n0::/\n", {"cpu.max": "150000 100000\n"}, 1.5),
         ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "300000 100000"}, 3.0),
         ("0::/seen/from/outside\n", {"cpu.max": "50000 100000\n"}, 0.5),
         (

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Thread
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -195,7 +195,8 @@ class Reporter:
             while not ended.wait(max(0.0, self._spoke + seconds - self._clock())):
                 now = self._clock()
                 if now >= self._spoke + seconds:
-                    self._say(f"still {self._doing}", now)
+                    with suppress(OSError):  # where nothing can be written, the main thread ends
+                        self._say(f"still {self._doing}", now)
 
         watcher = Thread(target=watch, daemon=True)
         if self.enabled:

@@ -107,6 +107,8 @@ def _on_cpus(options: Any) -> dict[str, str]:
 
     path = options.config_file or default_config_file
     config = load_config_from_file(path) if Path(path).is_file() else None
+    if options.num_processes is not None and options.num_processes < 1:
+        raise InputError(f"num_processes is {options.num_processes}", expected="1 or more")
     count = options.num_processes or getattr(config, "num_processes", None) or 1
     machines = options.num_machines or getattr(config, "num_machines", None) or 1
     if options.num_cpu_threads_per_process is None and "OMP_NUM_THREADS" not in os.environ:

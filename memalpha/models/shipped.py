@@ -90,14 +90,17 @@ def fetch(name: str, source: str = "", report: EventReport = silent) -> Path:
     file is missing or has another digest; nothing is left behind then. MissingExtraError and
     ServiceError as ``fetch_base``.
     """
-    if name in ADAPTERS:
-        return _fetch_adapter(name, source, report)
-    if name.partition("@")[0] not in MODELS:
+    check_name(name)
+    return _fetch_adapter(name, source, report) if name in ADAPTERS else fetch_base(name, report)
+
+
+def check_name(name: str) -> None:
+    """Raise InputError unless a registered model or a shipped adapter has this name."""
+    if name not in ADAPTERS and name.partition("@")[0] not in MODELS:
         raise InputError(
             f"memalpha has nothing called {name!r} to fetch",
             expected=f"one of: {', '.join([*MODELS, *ADAPTERS])}",
         )
-    return fetch_base(name, report)
 
 
 def _fetch_adapter(name: str, source: str, report: EventReport) -> Path:
@@ -114,13 +117,19 @@ def _fetch_adapter(name: str, source: str, report: EventReport) -> Path:
 
 
 def _is_here(name: str) -> bool:
-    files = ADAPTERS[name].files
-    folders = (_CHECKOUT / name, adapters_dir() / name)
-    return any(
-        all((folder / file).is_file() for file in files)
-        and all(file_sha256(folder / file) == digest for file, digest in files.items())
-        for folder in folders
-    )
+    """Whether the folder that the name stands for is whole; InputError if a checkout's is not."""
+    in_checkout = (_CHECKOUT / name / ADAPTER_CONFIG).is_file()
+    folder = (_CHECKOUT if in_checkout else adapters_dir()) / name
+    for file, digest in ADAPTERS[name].files.items():
+        if not (folder / file).is_file() or file_sha256(folder / file) != digest:
+            if in_checkout:
+                raise InputError(
+                    f"{folder / file} is not the file that was shipped",
+                    expected=f"sha256 {digest}",
+                    fix=f"git checkout {folder}",
+                )
+            return False
+    return True
 
 
 def _root(name: str, source: str, missing: Sequence[str]) -> Path:

@@ -219,7 +219,8 @@ class RunFolder:
         now = _by_name(*json.loads(json.dumps([mask_options(config), inputs])))
         added = {name for name in now.keys() - began.keys() if name.split()[0] in _MAY_GROW}
         different = [
-            f"{name} was {began.get(name, 'not there')!r} and is {now.get(name, 'not there')!r}"
+            f"{name.removeprefix('digest of run ')} was {began.get(name, 'not there')!r} "
+            f"and is {now.get(name, 'not there')!r}"
             for name in sorted((began.keys() | now.keys()) - added)
             if began.get(name, ...) != now.get(name, ...)
         ]
@@ -419,6 +420,12 @@ def check_place(
         raise RunFolderError("both overwrite and resume are given", expected="only one of them")
     filled = holds_something(folder)
     is_run = filled and (folder / MARKER).is_file()
+    if resume and not is_run:
+        raise RunFolderError(
+            f"{str(folder)!r} is not a run folder",
+            expected=f"a folder with {MARKER}, as memalpha train writes it",
+            fix="leave out --resume if the run was stopped before it began",
+        )
     if resume or (resume is None and is_run and not overwrite):
         return bool(RunFolder(folder))
     if filled and not is_run:

@@ -168,3 +168,17 @@ def test_every_form_of_an_adapter_is_resolved(cache, bases, checkout, tmp_path, 
     assert [resolve_reader(kind) for kind in ("recall", "base")] == ["recall", "base"]
     alone = shutil.copytree(cache / MEMORY, tmp_path / "elsewhere")  # its reader is not beside it
     assert own_reader(alone) == cache / READER
+
+
+def test_a_damaged_copy_in_the_checkout_is_refused_even_beside_a_good_one(
+    cache, bases, checkout, monkeypatch
+):
+    assert fetch(READER, str(checkout)) == cache / READER
+    monkeypatch.setattr(shipped, "_CHECKOUT", checkout / "data" / "adapters")
+    assert fetch(READER) == checkout / "data" / "adapters" / READER
+    damaged = checkout / "data" / "adapters" / READER / "adapter_config.json"
+    damaged.write_text("{}\n")
+    with pytest.raises(InputError) as error:
+        fetch(READER, str(ROOT))
+    assert f"{damaged} is not the file that was shipped" in str(error.value)
+    assert f"git checkout {damaged.parent}" in str(error.value)

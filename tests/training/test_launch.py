@@ -182,6 +182,11 @@ def test_an_error_of_all_processes_is_shown_once(tmp_path):
     ("words", "code", "said"),
     [
         ([], 2, "launch got no verb, such as train; see memalpha launch --help"),
+        (
+            ["--cpu", "--num_processes", "0", "train"],
+            1,
+            "error: num_processes is 0\n  expected: 1 or more",
+        ),
         (["--cpu"], 2, "launch got no verb, such as train; see memalpha launch --help"),
         (
             ["--cpus", "2", "train"],
