@@ -84,10 +84,8 @@ def _quickstart(words: Sequence[str], source: str, options: bool) -> None:
     arguments = parse_train_arguments(["--config", "quickstart", *words])
     check_extras(arguments)
     with Reporter().alive() as reporter:
-        for name in (
-            arguments.run.adapter,
-            arguments.run.model,
-        ):  # the adapter first: --from may be missing
+        # the adapter first: --from may be missing
+        for name in (arguments.run.adapter, arguments.run.model):
             if name in ADAPTERS or name.partition("@")[0] in MODELS:
                 fetch(name, source, reporter)
     _say("2/4 instances")
