@@ -164,9 +164,9 @@ def parse(
 
     Several words make a list, no word means true; a list or mapping may be given as YAML. ``base:
     FILE`` in a file is another, relative to it, that is read first; ``preset: NAME`` is one of
-    ``presets``. Both files may be named, if the package has some of this ``kind``
-    (``find_config``). ``replaced`` says what took the place of an option that is gone. What a
-    caller has ``given`` by name takes the place of a file's value, and a flag that of both.
+    ``presets``. ``--config`` and ``base`` also take the name of a file of the package of this
+    ``kind`` (``find_config``). ``replaced`` says what took the place of an option that is gone.
+    What a caller has ``given`` by name takes the place of a file's value, and a flag that of both.
     InputError if an option does not fit.
     """
     flags = _flags(arguments, program)
@@ -226,8 +226,8 @@ def config_names(kind: str) -> list[str]:
 
 
 def find_config(kind: str, name: str) -> Path:
-    """Return the file of a configuration: a word without a slash and a suffix names one of the
-    package, all else is a path.
+    """Return the file of a configuration: a word with neither a slash nor a suffix names one of
+    the package, all else is a path.
 
     Args:
         kind: ``train``, ``evaluate``, ``data`` or ``accelerate``; without it all are paths.

@@ -128,7 +128,7 @@ class LossOfTRL(FinishedInputs, _GRPOTrainer):  # type: ignore[misc]
         try:
             loss: Tensor = self._compute_loss(model, batch)
         finally:
-            self.use_vllm = before
+            self.use_vllm, self._of_forward = before, None
         return loss
 
     def _get_per_token_logps_and_entropies(self, *_: Any, **__: Any) -> Any:

@@ -7,5 +7,5 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="${PYTHON:-.venv/bin/python}"
 if ! command -v "$python" >/dev/null; then bash scripts/install.sh run; fi
-[[ " $* " == *" --model "* ]] || "$python" -m memalpha fetch qwen2.5-coder-0.5b-instruct
+[[ " $*" == *" --model"[\ =]* ]] || "$python" -m memalpha fetch qwen2.5-coder-0.5b-instruct
 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false exec "$python" scripts/gpu_conversations.py "$@"

@@ -6,7 +6,7 @@ SmolLM2-135M and Qwen3-4B, captured and plain, and whether both draw the same to
 steps of the quickstart), ``update`` (Qwen3-4B's shape, by variant), ``gradient`` (how far each is
 from float32), ``grpo_vllm`` (rollouts by vLLM in the process), ``grpo_float16``, ``grpo_compiled``.
 Each is written to DIR/gpu_session.json as it ends. A second call goes on with those that are
-missing, last with those that failed or were cut off. ``--against`` names an older checkout, timed
+missing; those that failed or were cut off come last. ``--against`` names an older checkout, timed
 beside. On a CPU all is small.
 """
 

@@ -1,6 +1,6 @@
 """Train, and log the variance of each step's gradient, from its two halves.
 
-    accelerate launch scripts/gradient_variance.py --config configs/train/credit.yaml --credit step
+    python scripts/gradient_variance.py --config credit --credit step
 
 takes the options of memalpha train. metrics.jsonl has ``gradient/variance`` and
 ``gradient/norm_squared``, too.

@@ -1,7 +1,8 @@
 """The newest versions of all dependencies: what scripts/test.sh --newest installs and records.
 
-python scripts/newest.py requirements            the dependencies, without upper limits
-python scripts/newest.py record RESULT.xml ...   writes docs/newest.md of a run of pytest with ...
+python scripts/newest.py requirements           the dependencies, without upper limits
+python scripts/newest.py record RESULT.xml ...  writes docs/newest.md about a run of pytest, whose
+                                                arguments follow the name of its result
 """
 
 import subprocess

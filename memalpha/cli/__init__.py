@@ -109,13 +109,13 @@ def _rank() -> str:
 def run(arguments: list[str]) -> int:
     """Run the command line and return its exit code."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if arguments[:1] != ["launch"]:  # whose processes share the processors
+    debug = "--debug" in arguments
+    words = [word for word in arguments if word != "--debug"]
+    if words[:1] != ["launch"]:  # whose processes share the processors
         prepare_threads()
     log = logging.StreamHandler()
     log.setFormatter(SafeFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[log])
-    debug = "--debug" in arguments
-    words = [word for word in arguments if word != "--debug"]
     if words == ["--version"]:
         out(f"memalpha {__version__}")
         return 0

@@ -63,7 +63,7 @@ EVENTS: Mapping[str, str] = {
     "(the same command tries those again)",
 }
 """The line of each other event."""
-_LONG = ("fetch", "load", "evaluate", "writing")  # events that something begins or goes on
+_LONG = ("fetch", "load", "evaluate", "writing")  # events after which the same work goes on
 
 
 class SafeConsole(Console):

@@ -41,13 +41,13 @@ def launch(context: Context) -> int:
 
     debug = bool(context.obj.get("debug"))
     options = _options(context.args)
-    environment = _on_cpus(options)
+    environment = _complete(options)
     options.module = True
     options.training_script_args.insert(0, options.training_script)
     options.training_script_args += ["--debug"] * debug
     options.training_script = "memalpha"
     signals = _Signals()
-    # torch's agent leaves these two to ``_Signals``
+    # SIGINT and SIGTERM are left out: ``_Signals`` handles them
     options.signals_to_handle = "SIGHUP,SIGQUIT"
     try:
         with patch_environment(**environment), _without_logs(not debug), signals.passed_on():
@@ -98,7 +98,7 @@ def _refuse(message: str) -> NoReturn:
     raise TyperException("launch got no verb, such as train" if missing else message)
 
 
-def _on_cpus(options: Any) -> dict[str, str]:
+def _complete(options: Any) -> dict[str, str]:
     """Complete the options, so that as many processes start as they say, on CPUs, too, where
     accelerate starts one. Return the processes' variables of the environment.
     """

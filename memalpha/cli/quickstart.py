@@ -37,7 +37,7 @@ def fetch_verb(
     names: Annotated[
         list[str],
         Argument(
-            metavar="NAME...",
+            metavar="NAME",
             help="Base models (smollm2-135m-instruct, qwen2.5-coder-0.5b-instruct) and adapters "
             "(smollm2-135m-memory and others); NAME@hub takes a base model from the Hub.",
         ),
@@ -65,8 +65,8 @@ def quickstart(context: Context, source: _Source = "", options: ListOptions = Fa
     """Fetch a model of 135M parameters, train it on two CPU cores, and show what that changed.
 
     The command works in any folder, in which it makes runs/data and runs/quickstart. It takes 5 to
-    20 minutes. If it is interrupted, the same command continues. Options of memalpha train may be
-    given, such as --max_steps 4. --options lists them.
+    20 minutes. If it is interrupted, the same command continues; a run that has ended is replaced.
+    Options of memalpha train may be given, such as --max_steps 4. --options lists them.
     """
     try:
         _quickstart(context.args, source, options)
@@ -76,25 +76,25 @@ def quickstart(context: Context, source: _Source = "", options: ListOptions = Fa
 
 
 def _quickstart(words: Sequence[str], source: str, options: bool) -> None:
-    if not options:
-        _say("1/4 model and adapter")
     quiet_libraries()
     from memalpha.models.registry import MODELS
     from memalpha.models.shipped import ADAPTERS, fetch
     from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
 
     list_options(options, TRAIN_GROUPS)
+    _say("1/4 model and adapter")
     arguments = parse_train_arguments(["--config", "quickstart", *words])
     check_extras(arguments)
     with Reporter().alive() as reporter:
-        for name in (arguments.run.adapter, arguments.run.model):  # what may lack --from first
+        # the adapter first: --from may be missing
+        for name in (arguments.run.adapter, arguments.run.model):
             if name in ADAPTERS or name.partition("@")[0] in MODELS:
                 fetch(name, source, reporter)
     _say("2/4 instances")
     for data in (arguments.run.train_data, arguments.run.eval_data):
         _prepare(Path(data))
     _say("3/4 training (the table comes last)")
-    train_and_show(going_on(arguments))
+    train_and_show(resume_or_overwrite(arguments))
     folder = arguments.trainer.output_dir
     _say("4/4 report")
     report(folder)
@@ -107,7 +107,7 @@ def _say(text: str) -> None:
 
 
 def check_extras(arguments: "TrainArguments") -> None:
-    """Raise MissingExtraError, which names all extras that lack, before minutes are spent."""
+    """Raise MissingExtraError, which names all missing extras, before minutes are spent."""
     from memalpha.models.pypi import is_made
     from memalpha.models.registry import MODELS
     from memalpha.retrieval.minilm import PACKAGE
@@ -135,9 +135,9 @@ def _prepare(folder: Path) -> None:
     prepare_verb("synthetic", str(folder), seed=seed, option=[f"split={split}", f"n={count}"])
 
 
-def going_on(arguments: "TrainArguments") -> "TrainArguments":
-    """Return the options of a run that goes on if it was begun with them and has not ended, and
-    else takes the place of what is there.
+def resume_or_overwrite(arguments: "TrainArguments") -> "TrainArguments":
+    """Return the options with ``resume`` if a run was begun with them and has not ended, and else
+    with ``overwrite``.
     """
     from memalpha.training.run import all_options
 

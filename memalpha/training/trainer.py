@@ -115,8 +115,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, PackedGRPOTrainer):
         self, model: Any, inputs: Any, num_items_in_batch: Any = None
     ) -> torch.Tensor:
         """Draw rollouts if they are due, and go forward and backward over one update batch, in
-        micro-batches of ``rows_per_forward``; gradients sync once, at the end. ``inputs`` of
-        transformers' loader is ignored, since the step number determines the instances.
+        micro-batches of ``rows_per_forward``; gradients sync once, at the end.
 
         ``inputs``, what transformers' loader gives, is ignored: the step number says what is read.
         """

@@ -160,7 +160,7 @@ def test_a_run_goes_on_only_if_it_is_the_same_and_has_not_ended(wheel, capsys):
         return parse_train_arguments(["--config", "quickstart", *more])
 
     def goes_on(*more):
-        made = quickstart.going_on(asked(*more)).run
+        made = quickstart.resume_or_overwrite(asked(*more)).run
         assert made.resume is not made.overwrite
         return made.resume
 

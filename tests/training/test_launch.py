@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from memalpha.cli import run
-from memalpha.cli.launch import _failure, _first, _on_cpus, _options
+from memalpha.cli.launch import _complete, _failure, _first, _options
 from memalpha.errors import InputError, TrainingAborted
 from memalpha.training.recording import StopOnSignal
 from tests.helpers.runs_of_nano import (
@@ -218,7 +218,7 @@ def test_a_wrong_command_is_one_clear_error(words, code, said, capsys):
 
 def completed(*words):
     options = _options(words)
-    return options, _on_cpus(options)
+    return options, _complete(options)
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
     options, environment = completed("--num_processes", "1", "train")
     assert not options.multi_gpu and "ACCELERATE_USE_CPU" not in environment
     options, _ = completed("--config_file", "ddp", "--num_processes", "1", "train")
-    assert Path(options.config_file) == ROOT / "configs" / "accelerate" / "ddp.yaml"
+    assert Path(options.config_file).samefile(ROOT / "configs" / "accelerate" / "ddp.yaml")
 
 
 def failed(code, seconds, message=""):
