@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from memalpha.threads import prepare_threads
 from tests.helpers.faults import FAULTS
 from tests.helpers.stub_server import StubServer
+
+prepare_threads()  # before a test imports torch
 
 settings.register_profile("memalpha", deadline=None)
 settings.load_profile("memalpha")

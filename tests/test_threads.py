@@ -33,21 +33,25 @@ def no_torch(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
 
 
-def started(**variables: str) -> list:
-    """What a process of the command line has, with these variables and no others of OpenMP."""
+def result(code: str, **variables: str) -> subprocess.CompletedProcess:
+    """Run a program with these variables and no others of OpenMP."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("OMP", "KMP", "GOMP"))
     }
-    done = subprocess.run(
-        [sys.executable, "-c", AS_A_PROCESS],
+    return subprocess.run(
+        [sys.executable, "-c", code],
         env=kept | variables,
         capture_output=True,
         text=True,
         check=True,
     )
-    return json.loads(done.stdout.splitlines()[-1])
+
+
+def started(**variables: str) -> list:
+    """What a process of the command line has."""
+    return json.loads(result(AS_A_PROCESS, **variables).stdout.splitlines()[-1])
 
 
 def test_the_command_line_settles_the_threads_before_torch():
@@ -62,16 +66,7 @@ def test_a_setting_of_the_user_wins():
 def test_the_runtime_reads_what_is_set():
     """libgomp itself says its settings when it is loaded."""
     program = "from memalpha.cli import run; run(['--version']); import torch; torch.ones(9).sum()"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={
-            **{k: v for k, v in os.environ.items() if k != "GOMP_SPINCOUNT"},
-            "OMP_DISPLAY_ENV": "VERBOSE",
-        },
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = result(program, OMP_DISPLAY_ENV="VERBOSE")
     if "GOMP_SPINCOUNT" not in done.stderr:
         pytest.skip("torch has another OpenMP runtime here")
     assert "GOMP_SPINCOUNT = '20000'" in done.stderr
@@ -80,11 +75,7 @@ def test_the_runtime_reads_what_is_set():
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
 def test_threads_are_no_more_than_the_processors_that_the_process_may_use():
     code = f"import os; os.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}})\n{AS_A_PROCESS}"
-    kept = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=kept, capture_output=True, text=True, check=True
-    )
-    assert json.loads(done.stdout.splitlines()[-1])[0] == 1
+    assert json.loads(result(code).stdout.splitlines()[-1])[0] == 1
 
 
 def groups(folder, own: str, limits: dict[str, str]):
