@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import NonNegativeInt
@@ -471,10 +470,10 @@ class Agent(System):
         """Return the setting with the agent's own step; InputError if the adapter has others."""
         step = setting.step
         config = step.config
-        folder = resolve_adapter(self.adapter) if self.adapter else Path(setting.host.model)
+        folder = resolve_adapter(self.adapter) if self.adapter else None
         if self.settings == "own":
-            config = AgentConfig.load(folder, self.trust_tools)
-        elif self.adapter and (folder / AGENT_FILE).is_file():  # others have none
+            config = AgentConfig.load(folder or setting.host.model, self.trust_tools)
+        elif folder and (folder / AGENT_FILE).is_file():  # others have none
             saved = AgentConfig.load(folder, self.trust_tools)
             same = saved.codec == config.codec and MemorySchema.load(saved.schema) == step.schema
             if not same:

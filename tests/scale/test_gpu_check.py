@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from memalpha.generation import decoding
+from memalpha.models.shipped import resolve_adapter
 from memalpha.training import precision, trainer
 from memalpha.training.config import parse_train_arguments
 from memalpha.update import attention, logps, prepare
@@ -103,7 +104,7 @@ def test_the_options_for_a_gpu_exist():
         ]
     )
     assert run.dtype == "float16" and grpo.fp16 and not grpo.bf16
-    assert (ROOT / run.adapter).is_dir()
+    assert resolve_adapter(run.adapter).is_dir()
 
 
 def test_each_planted_fault_fails_its_check_alone(tmp_path, monkeypatch):
