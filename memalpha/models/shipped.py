@@ -69,10 +69,16 @@ def is_on_hub(text: str) -> bool:
     return bool(HUB_NAME.fullmatch(text)) and not Path(text.partition("/")[0]).exists()
 
 
+def _home(name: str) -> Path:
+    """The folder that a name stands for: a checkout's where it is there, else the cache's."""
+    in_checkout = _CHECKOUT / name
+    return in_checkout if (in_checkout / ADAPTER_CONFIG).is_file() else adapters_dir() / name
+
+
 def _folder_of(name: str) -> Path:
-    for folder in (_CHECKOUT / name, adapters_dir() / name):
-        if (folder / ADAPTER_CONFIG).is_file():
-            return folder
+    folder = _home(name)
+    if (folder / ADAPTER_CONFIG).is_file():
+        return folder
     raise InputError(
         f"the adapter {name!r} is not on this machine",
         expected=f"its files in {adapters_dir() / name}",
@@ -106,8 +112,10 @@ def check_fetchable(name: str) -> None:
 def _fetch_adapter(name: str, source: str, report: EventReport) -> Path:
     base, reader, _ = ADAPTERS[name]
     missing = [each for each in (name, reader) if each and not _is_here(each)]
-    root = _root(name, source, missing) if missing else _CHECKOUT
-    places = {each: _place(each, name, root) for each in missing}
+    places = {}
+    if missing:
+        root = _root(name, source, missing)
+        places = {each: _place(each, name, root) for each in missing}
     with ExitStack() as stack:  # all of them or none; the reader is there first
         for each, place in places.items():
             report("fetch", {"what": f"{each} from {place}"})
@@ -118,11 +126,10 @@ def _fetch_adapter(name: str, source: str, report: EventReport) -> Path:
 
 def _is_here(name: str) -> bool:
     """Whether the folder that the name stands for is whole; InputError if a checkout's is not."""
-    in_checkout = (_CHECKOUT / name / ADAPTER_CONFIG).is_file()
-    folder = (_CHECKOUT if in_checkout else adapters_dir()) / name
+    folder = _home(name)
     for file, digest in ADAPTERS[name].files.items():
         if not (folder / file).is_file() or file_sha256(folder / file) != digest:
-            if in_checkout:
+            if folder.parent == _CHECKOUT:
                 raise InputError(
                     f"{folder / file} is not the file that was shipped",
                     expected=f"sha256 {digest}",
