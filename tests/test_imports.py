@@ -22,7 +22,7 @@ PACKAGE = ROOT / "memalpha"
 # Rooms (packages, and files beside them) from the bottom up. A room imports only from rooms on
 # lower floors: rooms form no cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("credentials", "errors", "threads", "types"),
+    ("credentials", "errors", "signals", "threads", "types"),
     ("files", "hub", "plugins", "sandbox", "upstream"),
     ("config", "http", "text"),
     ("speakers",),

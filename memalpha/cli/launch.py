@@ -18,13 +18,13 @@ from memalpha import errors
 from memalpha.cli.console import LAUNCHED
 from memalpha.config import config_names, find_config
 from memalpha.errors import InputError, MemAlphaError, TrainingAborted
+from memalpha.signals import REPEATED_AFTER, handle_signals
 from memalpha.threads import processors, quota
 
 _VERBS = ("train", "warmup")
 _CONTINUE = "to continue from the last checkpoint, run the same command with --resume"
 _LOST_PEER = re.compile(r"^Dist\w*Error|\bgloo\b|\bNCCL\b|Connection (closed|reset) by peer")
 """Errors of a process that lost another one, which therefore failed before."""
-_REPEATED_AFTER = 1.0  # seconds before which a second Ctrl-C is ignored
 
 
 def launch(context: Context) -> int:
@@ -50,7 +50,11 @@ def launch(context: Context) -> int:
     # SIGINT and SIGTERM are left out: ``_Signals`` handles them
     options.signals_to_handle = "SIGHUP,SIGQUIT"
     try:
-        with patch_environment(**environment), _without_logs(not debug), signals.passed_on():
+        with (
+            patch_environment(**environment),
+            _without_logs(not debug),
+            handle_signals(signals.handle),
+        ):
             launch_command(options)
     except ChildFailedError as error:
         rank, failure = _first(error.failures)
@@ -160,23 +164,13 @@ class _Signals:
         self._received: float | None = None  # when the first came
         self._killed = False
 
-    @contextmanager
-    def passed_on(self) -> Iterator[None]:
-        """Handle the signals inside the block."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self._handle) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
     def explain(self, exit_code: int) -> bool:
         """Whether a process ended with this code because of a signal that came here."""
         stopped = exit_code in (130, -signal.SIGINT, -signal.SIGTERM)
         return self._killed or (self._received is not None and stopped)
 
-    def _handle(self, number: int, frame: Any) -> None:
+    def handle(self, number: int, frame: Any) -> None:
+        """Hand a signal on."""
         import psutil
 
         own = psutil.Process()
@@ -186,7 +180,7 @@ class _Signals:
         if self._received is None:
             self._received = now
             self._send(own.children(), signal.SIGINT)
-        elif number == signal.SIGINT and now - self._received >= _REPEATED_AFTER:
+        elif number == signal.SIGINT and now - self._received >= REPEATED_AFTER:
             self._killed = True
             self._send(own.children(recursive=True), signal.SIGKILL)
 

@@ -7,10 +7,8 @@ import logging
 import math
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Any
@@ -31,6 +29,7 @@ from memalpha.record.rows import (
     summarise,
 )
 from memalpha.rewards import StepReward
+from memalpha.signals import REPEATED_AFTER
 from memalpha.training.build import RunComponents
 from memalpha.training.config import TrainArguments
 from memalpha.training.rows import TrainingRow
@@ -115,25 +114,12 @@ class StopOnSignal(TrainerCallback):  # type: ignore[misc]
     after at least a second stops at once.
     """
 
-    repeated_after = 1.0  # seconds before which a second Ctrl-C is ignored
-
     def __init__(self) -> None:
         self.stopped = False
         self._received: float | None = None  # when the first came
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Handle the signals inside the block, if it runs in the main thread."""
-        main = threading.current_thread() is threading.main_thread()
-        numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
-        before = {number: signal.signal(number, self._handle) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: Any) -> None:
+    def handle(self, number: int, frame: Any) -> None:
+        """Note the first signal, and stop at a second Ctrl-C."""
         if self._received is None:
             self._received = time.monotonic()
             name = signal.Signals(number).name
@@ -144,7 +130,7 @@ class StopOnSignal(TrainerCallback):  # type: ignore[misc]
                     "%s received: the run is saved after this step; Ctrl-C again stops at once",
                     name,
                 )
-        elif number == signal.SIGINT and time.monotonic() - self._received >= self.repeated_after:
+        elif number == signal.SIGINT and time.monotonic() - self._received >= REPEATED_AFTER:
             raise KeyboardInterrupt
 
     def on_step_end(

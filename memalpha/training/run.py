@@ -35,6 +35,7 @@ from memalpha.record.folder import (
 from memalpha.record.lock import FolderLock
 from memalpha.record.rows import InstanceRow, paired_difference, read_rows, summarise
 from memalpha.rewards import full_name
+from memalpha.signals import handle_signals
 from memalpha.training.build import RunComponents, build_components, resolve_dtype
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import REPLACED_OPTIONS, PolicyOptions, TrainArguments, clear_options
@@ -201,7 +202,7 @@ def fit(run: Run) -> int:
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(recorder)
     trainer.add_callback(stop)
-    with stop.listening():
+    with handle_signals(stop.handle):
         trainer.train(resume_from_checkpoint=run.checkpoint and str(run.checkpoint))
     step = int(trainer.state.global_step)
     if stop.stopped and step < trainer.state.max_steps:

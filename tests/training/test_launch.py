@@ -17,6 +17,7 @@ import pytest
 from memalpha.cli import run
 from memalpha.cli.launch import _complete, _failure, _first, _options
 from memalpha.errors import InputError, TrainingAborted
+from memalpha.signals import handle_signals
 from memalpha.training.recording import StopOnSignal
 from tests.helpers.runs_of_nano import (
     OPTIONS,
@@ -312,7 +313,7 @@ def test_the_main_process_alone_says_that_a_signal_came(
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     if torchrun:
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    with StopOnSignal().listening():
+    with handle_signals(StopOnSignal().handle):
         signal.raise_signal(number)
     name = signal.Signals(number).name
     assert (f"{name} received: the run is saved after this step" in caplog.text) is said
